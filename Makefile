@@ -1,0 +1,61 @@
+# Every target does all the set-up it needs, in .venv.
+PYTHON ?= $(or $(shell command -v python3.11),python3)
+PORT   ?= 8000
+BIN    := .venv/bin
+SITE   := _build/html
+STEP    = @printf '\n\033[1m==> %s\033[0m\n'
+BUILD   = $(BIN)/jupyter-book build . --toc book/_toc.yml -W -n --keep-going
+
+.PHONY: book test serve sync address browser clean
+
+book: .venv/ready  ## Export the notebooks, run them, build the website.
+	@date +%s > .venv/started
+	$(STEP) "Exporting the notebooks to the package"
+	$(BIN)/nbdev-export
+	$(STEP) "Running the notebooks and building the pages (only what changed)"
+	$(BUILD)
+	@printf '\nBuilt in %s s. Open %s\n' "$$(($$(date +%s) - $$(cat .venv/started)))" "file://$(CURDIR)/$(SITE)/index.html"
+
+test: .venv/ready browser  ## Check everything.
+	$(STEP) "Checking the style of notebooks, package and tests"
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(STEP) "Testing the package, the ledger, and that notebooks and package agree"
+	$(BIN)/pytest -m "not browser"
+	$(STEP) "Running the notebooks and building the pages, all of them"
+	$(BUILD) --all
+	$(STEP) "Opening every page in a real browser"
+	$(BIN)/pytest -m browser
+
+serve: book  ## Open the website on localhost.
+	$(STEP) "http://localhost:$(PORT) (Ctrl-C stops it)"
+	@(sleep 1; $(BIN)/python -m webbrowser -t http://localhost:$(PORT) >/dev/null) &
+	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
+
+sync: .venv/ready  ## After editing a notebook: strip its outputs, export it, tidy the code.
+	$(BIN)/nbdev-clean
+	$(BIN)/nbdev-export
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+address: .venv/ready  ## Move the project: make address URL=https://github.com/you/your-fork
+	@$(BIN)/python book/address.py "$(URL)"
+
+clean:  ## Remove everything that was built or installed here.
+	rm -rf .venv _build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; point to one: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
+	$(STEP) "Installing the requirements in .venv (about three minutes, once)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --disable-pip-version-check -r requirements.txt -e .
+	@touch $@
+
+# The browser tests take any Chromium or Chrome that is installed.
+browser: .venv/ready
+	@if $(BIN)/python tests/browser.py; then exit 0; fi; \
+	printf '\n\033[1m==> Installing a browser\033[0m\n'; \
+	root=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	if command -v apt-get >/dev/null && $$root apt-get update && $$root apt-get install -y chromium; \
+	then $(BIN)/python tests/browser.py; else $(BIN)/playwright install --with-deps chromium; fi
