@@ -17,9 +17,13 @@ def current() -> str:
 def main(new: str) -> None:
     """Replace the current address by ``new`` in every tracked file."""
     if not re.fullmatch(r"https://[\w.-]+/[\w.-]+/[\w.-]+", new):
-        sys.exit(f"not a repository's address: {new!r}; expected URL=https://host/owner/name")
+        sys.exit(
+            f"not a repository's address: {new!r}; expected URL=https://host/owner/name"
+        )
     old = current()
-    tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    tracked = subprocess.check_output(
+        ["git", "ls-files", "-z"], cwd=ROOT, text=True
+    )
     for name in filter(None, tracked.split("\0")):
         path = ROOT / name
         content = path.read_bytes()

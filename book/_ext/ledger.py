@@ -1,0 +1,95 @@
+"""Render the fidelity ledger: ``ledger.toml`` becomes the tables of a page.
+
+A row with tests is *done*, and its symbol and tests become links that the
+build checks (a name that does not exist breaks it). A row without tests is
+*planned*, and its symbol is the name that it will have.
+"""
+
+import sys
+import tomllib
+from pathlib import Path
+
+PAGE, DATA, PLACEHOLDER = "book/ledger", "book/ledger.toml", "{{ledger}}"
+HEAD = ("The paper says", "Our symbol", "Deviation", "Enforced by", "State")
+MODULES = ("transformer_annotated", "tests")
+
+
+def load(path: Path) -> list[dict]:
+    """The sections of the ledger, each with its rows."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))["section"]
+
+
+def symbol_cell(row: dict) -> str:
+    """The symbol, linked to the API once it is there."""
+    name = row.get("symbol")
+    if not name:
+        return "–"
+    if not row.get("tests"):
+        return f"`{name}`"
+    return f"{{py:obj}}`{name} <{MODULES[0]}.{name}>`"
+
+
+def test_cell(row: dict) -> str:
+    """The tests of a row, linked by name."""
+    names = [f"{MODULES[1]}.{test}" for test in row.get("tests", [])]
+    links = (f"{{py:func}}`{n.rpartition('.')[2]} <{n}>`" for n in names)
+    return "<br>".join(links) or "–"
+
+
+def list_table(rows: list[tuple[str, ...]], *options: str) -> str:
+    """A MyST table of which the first row is the head."""
+    lines = [":::{list-table}", ":header-rows: 1", *options]
+    for row in rows:
+        lines += [
+            f"{'  ' if i else '* '}- {cell}" for i, cell in enumerate(row)
+        ]
+    return "\n".join([*lines, ":::", ""])
+
+
+def section_text(section: dict) -> str:
+    """One section of the paper: its heading, and a row per statement."""
+    rows = [HEAD]
+    for row in section["row"]:
+        done = "{bdg-success}`done`" if row.get("tests") else "planned"
+        deviation = row.get("deviation", "as the paper")
+        cells = symbol_cell(row), deviation, test_cell(row), done
+        rows.append((row["says"], *cells))
+    number, title = section["number"], section["title"]
+    label = f"(ledger-{number.replace('.', '-')})="
+    table = list_table(rows, ":class: ledger", ":widths: 36 19 19 18 8")
+    return f"{label}\n## {number} {title}\n\n{table}"
+
+
+def summary(sections: list[dict]) -> str:
+    """How many statements of each section are done."""
+    rows = [("Section", "Statements", "Done")]
+    for section in sections:
+        number, title = section["number"], section["title"]
+        link = f"[{number} {title}](#ledger-{number.replace('.', '-')})"
+        done = sum(bool(row.get("tests")) for row in section["row"])
+        rows.append((link, str(len(section["row"])), str(done)))
+    totals = (str(sum(int(row[i]) for row in rows[1:])) for i in (1, 2))
+    return list_table([*rows, ("**All**", *totals)])
+
+
+def read(app, docname, source):
+    """Put the tables in the place of the placeholder."""
+    if docname == PAGE:
+        sections = load(Path(app.srcdir) / DATA)
+        text = [summary(sections), *map(section_text, sections)]
+        source[0] = source[0].replace(PLACEHOLDER, "\n".join(text))
+        app.env.note_dependency(str(Path(app.srcdir) / DATA))
+
+
+def skip_helpers(app, what, name, obj, skip, options):
+    """On the page of tests, list the tests and not their helpers."""
+    in_tests = (getattr(obj, "__module__", "") or "").startswith(MODULES[1])
+    return True if in_tests and not name.startswith("test_") else None
+
+
+def setup(app):
+    """Register with Sphinx."""
+    sys.path.insert(0, str(app.srcdir))  # so that autodoc finds the tests
+    app.connect("source-read", read)
+    app.connect("autodoc-skip-member", skip_helpers)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

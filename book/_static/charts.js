@@ -1,0 +1,40 @@
+/* Draw Altair's stock HTML output with the site's own Vega, in the colours of the page.
+ *
+ * Altair's output fetches vega, vega-lite and vega-embed from a CDN unless VEGA_DEBUG says that they
+ * are loaded, and then calls the global vegaEmbed(). This script, loaded in <head>, answers both: it
+ * declares the versions as loaded, and queues the calls until the (deferred) bundle is there.
+ */
+(function () {
+  "use strict";
+  const bundle = new Promise((resolve) =>
+    document.addEventListener("vega-bundle", (event) => resolve(event.detail), { once: true })
+  );
+  const ink = "currentColor"; // SVG inherits the text colour of the page, light or dark
+  const theme = {
+    background: "transparent",
+    font: "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", // explicit: Vega measures text with it
+    title: { color: ink, subtitleColor: ink },
+    axis: { labelColor: ink, titleColor: ink, domainColor: ink, tickColor: ink, gridColor: ink, gridOpacity: 0.15 },
+    legend: { labelColor: ink, titleColor: ink },
+    header: { labelColor: ink, titleColor: ink },
+    view: { stroke: ink, strokeOpacity: 0.2 },
+    text: { color: ink },
+    rule: { color: ink },
+  };
+  const merge = (a, b = {}) => {
+    const out = { ...a };
+    for (const [key, value] of Object.entries(b)) {
+      out[key] = a[key] && typeof a[key] === "object" && typeof value === "object" ? merge(a[key], value) : value;
+    }
+    return out;
+  };
+  window.VEGA_DEBUG = window.VEGA_DEBUG || {};
+  for (const [library, version] of Object.entries(window.vegaVersions)) {
+    window.VEGA_DEBUG[library + "_version"] = version;
+  }
+  const actions = { export: true, source: false, compiled: false, editor: false };
+  window.vegaEmbed = async (element, spec, options = {}) => {
+    const embed = await bundle;
+    return embed(element, spec, { actions, ...options, renderer: "svg", config: merge(theme, options.config) });
+  };
+})();

@@ -1,0 +1,68 @@
+"""Every name in the ledger is true: symbols and tests exist, or are planned."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+import ledger  # noqa: E402
+
+SECTIONS = ledger.load(ROOT / "book" / "ledger.toml")
+ROWS = [
+    (s["number"], i, row) for s in SECTIONS for i, row in enumerate(s["row"])
+]
+EACH_ROW = pytest.mark.parametrize(
+    "row", [r for *_, r in ROWS], ids=[f"{n}-{i}" for n, i, _ in ROWS]
+)
+
+
+def find(name):
+    """The object with a dotted name, or None."""
+    module, _, attribute = name.partition(".")
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                found = importlib.import_module(f"{found.__name__}.{part}")
+            else:
+                found = getattr(found, part)
+    except ImportError:
+        return None
+    return found
+
+
+@EACH_ROW
+def test_row_names_what_exists(row):
+    """A done row's symbol and tests exist; a planned row's symbol does not."""
+    assert set(row) <= {"says", "symbol", "deviation", "tests"}
+    assert row["says"].strip()
+    symbol = row.get("symbol")
+    if symbol:
+        exists = find(f"transformer_annotated.{symbol}") is not None
+        assert exists == bool(row.get("tests")), symbol
+    for test in row.get("tests", []):
+        assert test.rpartition(".")[2].startswith("test_")
+        assert callable(find(f"tests.{test}")), test
+
+
+def test_all_sections_of_the_paper_are_there():
+    """Sections 3 to 6 are covered, each once, in order."""
+    numbers = [section["number"] for section in SECTIONS]
+    assert numbers == sorted(set(numbers))
+    covered = {number.split(".")[0] for number in numbers}
+    assert {"3", "4", "5", "6"} <= covered
+    for part in ("3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5"):
+        assert part in numbers
+    for part in ("5.1", "5.2", "5.3", "5.4", "6.1", "6.2", "6.3"):
+        assert part in numbers
+
+
+def test_a_wrong_name_is_found_out():
+    """The look-up that these tests rest on says no to what is not there."""
+    assert find("transformer_annotated.attention.attention") is not None
+    assert find("transformer_annotated.attention.attend_badly") is None
+    assert find("transformer_annotated.nowhere.attention") is None
+    assert find("tests.test_ledger.test_nothing") is None

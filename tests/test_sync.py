@@ -1,0 +1,120 @@
+"""Notebooks and package agree, notebooks are clean, one address everywhere."""
+
+import filecmp
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import transformer_annotated
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "transformer_annotated"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+EACH_NOTEBOOK = pytest.mark.parametrize(
+    "path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS]
+)
+ADDRESS = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"][
+    "url"
+]
+
+
+def nbdev(command, folder):
+    """Run one of nbdev's commands on a copy of the project."""
+    program = Path(sys.executable).with_name(f"nbdev-{command}")
+    subprocess.run([program], cwd=folder, check=True)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The notebooks in a project that has nothing exported yet."""
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    (tmp_path / PACKAGE.name).mkdir()
+    shutil.copy(PACKAGE / "__init__.py", tmp_path / PACKAGE.name)
+    return tmp_path
+
+
+def code_cells(path):
+    """The sources of a notebook's code cells."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+
+
+def test_package_is_what_the_notebooks_export(copy):
+    """No generated module was edited by hand, none is missing or left over."""
+    nbdev("export", copy)
+    exported = {p.name for p in (copy / PACKAGE.name).glob("*.py")}
+    assert exported == {p.name for p in PACKAGE.glob("*.py")}
+    _, mismatch, errors = filecmp.cmpfiles(
+        copy / PACKAGE.name, PACKAGE, exported, shallow=False
+    )
+    assert not mismatch and not errors, "run `make sync`"
+
+
+def test_notebooks_are_clean(copy):
+    """No outputs, counts or stray metadata: nbdev-clean changes nothing."""
+    nbdev("clean", copy)
+    for path in NOTEBOOKS:
+        cleaned = (copy / "notebooks" / path.name).read_bytes()
+        assert cleaned == path.read_bytes(), f"{path.name}: run `make sync`"
+
+
+@EACH_NOTEBOOK
+def test_first_cell_installs_the_package(path):
+    """On Colab, where the package is missing, the first cell installs it."""
+    first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]
+    source = "".join(first["source"])
+    assert first["cell_type"] == "code" and source.startswith("#| hide\n")
+    assert f"%pip install -q git+{ADDRESS}\n" in source + "\n"
+
+
+@EACH_NOTEBOOK
+def test_code_fits_the_page(path):
+    """Lines of code have at most 80 columns; directives are not shown."""
+    for source in code_cells(path):
+        for line in source.splitlines():
+            assert len(line) <= 80 or line.startswith("#|"), line
+
+
+def test_one_address_everywhere():
+    """Every file that names the repository names the one of _config.yml."""
+    listing = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True)
+    pattern = re.compile(
+        r"https://github\.com/[\w.-]+/transformer[_-]annotated"
+    )
+    found = {
+        (name, match)
+        for name in listing.splitlines()
+        for match in pattern.findall(
+            (ROOT / name).read_text(encoding="utf-8", errors="ignore")
+        )
+    }
+    assert {match for _, match in found} == {ADDRESS}
+    assert {"README.md", "CITATION.cff", "pyproject.toml"} <= dict(found).keys()
+
+
+def test_citation_has_the_version_of_the_package():
+    """CITATION.cff, the BibTeX entry and the package give one version."""
+    cff = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    bibtex = (ROOT / "book" / "citation.bib").read_text(encoding="utf-8")
+    assert cff["version"] == transformer_annotated.__version__
+    assert f"version = {{{cff['version']}}}" in bibtex
+    assert f"title   = {{{cff['title']}}}" in bibtex
+    assert f"year    = {{{cff['date-released'].year}}}" in bibtex
+
+
+def test_every_module_has_its_place_in_the_reference():
+    """The API page and the page of tests leave nothing out."""
+    api = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
+    for module in PACKAGE.glob("[!_]*.py"):
+        assert f"automodule:: transformer_annotated.{module.stem}" in api
+    tests = (ROOT / "book" / "tests.md").read_text(encoding="utf-8")
+    for module in (ROOT / "tests").glob("test_*.py"):
+        assert f"automodule:: tests.{module.stem}\n" in tests
