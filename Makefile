@@ -3,15 +3,14 @@ PYTHON ?= $(or $(shell command -v python3.11),python3)
 PORT   ?= 8000
 BIN    := .venv/bin
 SITE   := _build/html
+EXPORT := transformer_annotated/_modidx.py
 STEP    = @printf '\n\033[1m==> %s\033[0m\n'
 BUILD   = $(BIN)/jupyter-book build . --toc book/_toc.yml -W -n --keep-going
 
 .PHONY: book test serve sync address browser clean
 
-book: .venv/ready  ## Export the notebooks, run them, build the website.
+book: .venv/ready $(EXPORT)  ## Export the notebooks, run them, build the website.
 	@date +%s > .venv/started
-	$(STEP) "Exporting the notebooks to the package"
-	$(BIN)/nbdev-export
 	$(STEP) "Running the notebooks and building the pages (only what changed)"
 	$(BUILD)
 	@printf '\nBuilt in %s s. Open %s\n' "$$(($$(date +%s) - $$(cat .venv/started)))" "file://$(CURDIR)/$(SITE)/index.html"
@@ -51,6 +50,11 @@ clean:  ## Remove everything that was built or installed here.
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --disable-pip-version-check -r requirements.txt -e .
 	@touch $@
+
+# nbdev writes this file last; modules keep their age when nothing changed.
+$(EXPORT): .venv/ready $(wildcard notebooks/*.ipynb transformer_annotated/[!_]*.py)
+	$(STEP) "Exporting the notebooks to the package"
+	$(BIN)/nbdev-export
 
 # The browser tests take any Chromium or Chrome that is installed.
 browser: .venv/ready

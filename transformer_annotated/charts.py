@@ -38,19 +38,19 @@ def curves(
     names = list(dict.fromkeys(row[series] for row in rows))
     colours = [BLUE, ORANGE, GREEN, PURPLE, PINK, GREY][: len(names)]
     picked = alt.selection_point(fields=[series], bind="legend")
-    scales = [
-        alt.Scale(type="log" if log else "linear", zero=not log, nice=not log)
-        for log in (log_x, log_y)
+    axes = [
+        axis(name, type="quantitative").scale(
+            type="log" if log else "linear", nice=not log)
+        for axis, name, log in ((alt.X, x, log_x), (alt.Y, y, log_y))
     ]
-    legend = alt.Legend(orient="top", columns=3, title=None, labelLimit=300)
     return (
         alt.Chart(alt.Data(values=list(rows)))
         .mark_line(point=True)
         .encode(
-            x=alt.X(x, type="quantitative", scale=scales[0]),
-            y=alt.Y(y, type="quantitative", scale=scales[1]),
-            color=alt.Color(series, type="nominal", legend=legend)
-            .scale(domain=names, range=colours),
+            *axes,
+            alt.Color(series, type="nominal")
+            .scale(domain=names, range=colours)
+            .legend(orient="top", columns=3, title=None, labelLimit=300),
             opacity=alt.condition(picked, alt.value(1), alt.value(0.15)),
             tooltip=[alt.Tooltip(x, type="quantitative", format=".4~g"),
                      alt.Tooltip(y, type="quantitative", format=".4~g"),

@@ -19,6 +19,9 @@ VERSIONS = {
     "vegalite": altair.VEGALITE_VERSION,
     "vegaembed": altair.VEGAEMBED_VERSION,
 }
+# A page from disk may not read other pages, so it finds but does not quote.
+QUIET_SEARCH = """if (location.protocol === "file:")
+  DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;"""
 # A function keeps the bundle's thousands of names out of the global scope.
 WRAPPED = """(function (stub) {{
 {bundle}
@@ -46,7 +49,9 @@ def generate(app, config):
 
 
 def page_assets(app, pagename, templatename, context, doctree):
-    """Load the chart scripts, but only on the pages which have charts."""
+    """Load the scripts that a page needs: only some have charts."""
+    if pagename == "search":
+        app.add_js_file(None, body=QUIET_SEARCH)
     if "vegaEmbed" in context.get("body", ""):
         versions = f"window.vegaVersions = {json.dumps(VERSIONS)};"
         app.add_js_file(None, body=versions, priority=99)

@@ -1,0 +1,224 @@
+"""Every page in a real browser: typeset, drawn, dark, narrow and offline."""
+
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from tests.browser import FLAGS, executable
+from tests.site import SCREENSHOTS, SITE, pages
+
+pytestmark = pytest.mark.site
+EACH_PAGE = pytest.mark.parametrize("name", pages())
+CHAPTER = "notebooks/02_attention"
+CHART = "xpath=ancestor::*[contains(@class, 'vega-embed')]"
+DISK = SITE.as_uri()
+WIDE, NARROW = 1280, 390
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One browser for all tests; each has a context of its own."""
+    with sync_playwright() as playwright:
+        path = executable(playwright)
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a page from disk, and fails if it complains or phones out."""
+    contexts, complaints = [], []
+
+    def note(message):
+        if message.type in ("error", "warning"):
+            complaints.append(message.text)
+
+    def open_page(name, theme="light", width=WIDE, base=DISK):
+        viewport = {"width": width, "height": 900}
+        context = browser.new_context(viewport=viewport, color_scheme=theme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", note)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: allowed(request.url, base))
+        page.goto(f"{base}/{name}.html")
+        page.evaluate("window.MathJax?.startup?.promise")
+        page.wait_for_function(
+            "[...document.querySelectorAll('[id^=altair-viz]')]"
+            ".every(chart => chart.querySelector('svg.marks'))"
+        )
+        return page
+
+    def allowed(url, base):
+        if not url.startswith((base, "data:", "blob:")):
+            complaints.append(f"asked for {url}")
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+@pytest.fixture(scope="module")
+def served():
+    """The site on localhost, as ``make serve`` has it."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    handler = partial(Quiet, directory=SITE)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://localhost:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def shoot(page, name, theme, width):
+    """Keep a picture of the whole page for people to look at."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    file = f"{name.replace('/', '-')}-{theme}-{width}.png"
+    page.screenshot(path=SCREENSHOTS / file, full_page=True)
+
+
+@EACH_PAGE
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_page_is_whole(visit, name, theme, width):
+    """Equations typeset, charts drawn, nothing wider than the screen."""
+    page = visit(name, theme, width)
+    shoot(page, name, theme, width)
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    bare = (
+        "[...document.querySelectorAll('.math')].filter("
+        "m => !m.querySelector('mjx-container')).length"
+    )
+    assert page.evaluate(bare) == 0
+    assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("name", ["book/index", CHAPTER])
+def test_charts_follow_the_theme(visit, name):
+    """The letters in a chart have the colour of the page's text."""
+    colours = set()
+    for theme in ("light", "dark"):
+        page = visit(name, theme)
+        label = page.locator("svg.marks .role-axis-label text").first
+        colour = "e => getComputedStyle(e).fill"
+        text = "getComputedStyle(document.body).color"
+        drawn = label.evaluate(colour)
+        assert drawn == page.evaluate(text)
+        colours.add(drawn)
+    assert len(colours) == 2
+
+
+def test_theme_button_switches_charts_too(visit):
+    """A click is enough, without loading the page again."""
+    page = visit(CHAPTER)
+    label = page.locator("svg.marks .role-axis-label text").first
+    before = label.evaluate("e => getComputedStyle(e).fill")
+    for _ in range(3):  # auto, light, dark: one of the clicks is dark
+        page.locator("button.theme-switch-button").first.click()
+        if page.evaluate("document.documentElement.dataset.theme") == "dark":
+            break
+    assert label.evaluate("e => getComputedStyle(e).fill") != before
+
+
+def test_menus_change_the_charts(visit):
+    """Every entry of every menu draws another picture."""
+    page = visit(CHAPTER)
+    menus = page.locator(".vega-bindings select")
+    assert menus.count() == 3
+    for i in range(menus.count()):
+        menu = menus.nth(i)
+        chart = menu.locator(CHART).locator("svg.marks")
+        seen = set()
+        options = menu.locator("option").all_inner_texts()
+        for option in options:
+            menu.select_option(option)
+            page.wait_for_timeout(100)
+            seen.add(chart.inner_html())
+        assert len(seen) == len(options) >= 4
+
+
+@pytest.mark.parametrize("name", ["book/index", CHAPTER])
+def test_slider_and_tick_box_change_the_chart(visit, name):
+    """Unscaled, one key wins as the head grows; scaled, nothing changes."""
+    page = visit(name)
+    slider = page.locator(".vega-bindings input[type=range]")
+    chart = slider.locator(CHART)
+    tick = chart.locator("input[type=checkbox]")
+
+    def highest_bar(exponent):
+        slider.fill(str(exponent))
+        page.wait_for_timeout(100)
+        bars = chart.locator(".mark-rect path").all()
+        return max(bar.bounding_box()["height"] for bar in bars)
+
+    assert highest_bar(9) > 1.5 * highest_bar(0)
+    tick.check()
+    assert highest_bar(9) == pytest.approx(highest_bar(0), abs=1)
+
+
+def test_legend_picks_out_a_curve(visit):
+    """A click on an entry of the legend fades the other curves."""
+    page = visit(CHAPTER)
+    chart = page.locator(".vega-embed").filter(has_text="entropy").first
+    before = chart.locator("svg.marks").inner_html()
+    chart.locator(".role-legend-symbol path").first.click()
+    page.wait_for_timeout(100)
+    assert chart.locator("svg.marks").inner_html() != before
+
+
+def test_solutions_are_folded(visit):
+    """A solution opens on a click, and not before."""
+    page = visit(CHAPTER)
+    solutions = page.locator("div.solution.dropdown")
+    assert solutions.count() == 5
+    body = solutions.first.locator("pre").first
+    expect(body).not_to_be_visible()
+    solutions.first.locator(".admonition-title, summary").first.click()
+    expect(body).to_be_visible()
+
+
+@pytest.mark.parametrize("where", ["disk", "server"])
+def test_search_finds_the_chapter(visit, served, where):
+    """Searching for a word of the chapter finds it."""
+    base = DISK if where == "disk" else served
+    page = visit("search", base=base)
+    page.goto(f"{base}/search.html?q=equivariance")
+    results = page.locator("#search-results")
+    expect(results.locator("li a").first).to_be_visible()
+    assert "Attention" in results.inner_text()
+
+
+def test_citation_is_copied(visit, served):
+    """The button beside the BibTeX puts it on the clipboard."""
+    page = visit("book/cite", base=served)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    block = page.locator("div.highlight").filter(has_text="@software").last
+    block.hover()
+    block.locator("button.copybtn").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("@software{transformer_annotated")
+
+
+def test_figure_1_leads_to_the_chapter(visit):
+    """A click on a box of the diagram opens the chapter that builds it."""
+    page = visit("book/index")
+    page.locator("svg.fig1 a[href*='02_attention']").first.click()
+    page.wait_for_url("**/02_attention.html*")
+    expect(page.locator("article.bd-article h1")).to_contain_text("Attention")
+
+
+def test_works_from_a_server(visit, served):
+    """What works from disk works from localhost as well."""
+    page = visit(CHAPTER, base=served)
+    assert page.locator("mjx-container").count() > 50
+    assert page.locator("svg.marks").count() >= 5

@@ -1,0 +1,91 @@
+"""The built pages as files: links lead somewhere, nothing comes from afar."""
+
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from bs4 import BeautifulSoup
+
+from tests.site import SITE, pages
+
+pytestmark = pytest.mark.site
+EACH_PAGE = pytest.mark.parametrize("name", [*pages(), "search", "genindex"])
+
+
+@pytest.fixture(scope="module")
+def soup():
+    """Parses a built page, once."""
+    parsed = {}
+
+    def parse(path):
+        if path not in parsed:
+            html = path.read_text(encoding="utf-8")
+            parsed[path] = BeautifulSoup(html, "lxml")
+        return parsed[path]
+
+    return parse
+
+
+@EACH_PAGE
+def test_links_lead_somewhere(soup, name):
+    """Every link inside the site names a file, and an anchor, that exist."""
+    page = SITE / f"{name}.html"
+    for link in soup(page).find_all("a", href=True):
+        target = urlsplit(link["href"])
+        if target.scheme or target.netloc:
+            continue
+        path = page.parent / unquote(target.path) if target.path else page
+        assert path.is_file(), link["href"]
+        anchor = unquote(target.fragment)
+        if anchor and path.suffix == ".html":
+            assert soup(path).find(id=anchor), link["href"]
+
+
+@EACH_PAGE
+def test_page_asks_nothing_of_other_hosts(soup, name):
+    """Scripts, styles, images and fonts are files of the site."""
+    page = soup(SITE / f"{name}.html")
+    loaded = [tag["src"] for tag in page.find_all(src=True)]
+    loaded += [tag["href"] for tag in page.find_all("link", href=True)]
+    for address in loaded:
+        assert not urlsplit(address).netloc, address
+
+
+@EACH_PAGE
+def test_directives_are_not_shown(soup, name):
+    """No line such as ``#| export`` reaches a reader, except as an example."""
+    page = soup(SITE / f"{name}.html")
+    for code in page.select("div.highlight pre"):
+        assert "#|" not in code.get_text()
+
+
+def test_front_page_leads_to_the_book():
+    """The site opens with the front page, from file:// too."""
+    html = (SITE / "index.html").read_text(encoding="utf-8")
+    assert "url=book/index.html" in html
+
+
+def test_figure_1_has_a_link_in_every_box(soup):
+    """The boxes of the redrawn figure lead to chapters or the ledger."""
+    figure = soup(SITE / "book/index.html").select_one("svg.fig1")
+    links = [a["href"] for a in figure.find_all("a")]
+    assert len(links) >= 15
+    assert sum("02_attention" in href for href in links) == 3
+
+
+@pytest.mark.parametrize("name", [p for p in pages() if "notebooks" in p])
+def test_chapters_can_be_launched_and_downloaded(soup, name):
+    """Colab, Binder and a download of the notebook itself."""
+    hrefs = [a["href"] for a in soup(SITE / f"{name}.html").select("a[href]")]
+    for host in ("colab.research.google.com", "mybinder.org"):
+        assert any(host in h and name in unquote(h) for h in hrefs), host
+    (download,) = [h for h in hrefs if h.endswith(f"_sources/{name}.ipynb")]
+    assert (SITE / name).parent.joinpath(download).is_file()
+
+
+def test_equations_and_figures_are_numbered(soup):
+    """Equations, figures and references to them carry numbers."""
+    page = soup(SITE / "notebooks/02_attention.html")
+    assert len(page.select("span.eqno")) >= 5
+    captions = page.select("figure.nb-figure .caption-number")
+    assert len(captions) == len(page.select("figure.nb-figure")) >= 6
+    assert page.select("a.reference.internal[href='#equation-sdpa']")
