@@ -14,6 +14,9 @@ pytestmark = pytest.mark.site
 EACH_PAGE = pytest.mark.parametrize("name", pages())
 CHAPTER = "notebooks/02_attention"
 CHART = "xpath=ancestor::*[contains(@class, 'vega-embed')]"
+CLIPPED = """[...document.querySelectorAll(".vega-embed, div.highlight pre")]
+    .filter(e => e.scrollWidth > e.clientWidth + 1)
+    .map(e => e.innerText.slice(0, 200))"""
 DISK = SITE.as_uri()
 WIDE, NARROW = 1280, 390
 
@@ -90,7 +93,7 @@ def shoot(page, name, theme, width):
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_page_is_whole(visit, name, theme, width):
-    """Equations typeset, charts drawn, nothing wider than the screen."""
+    """Equations typeset, charts drawn, nothing clipped or too wide."""
     page = visit(name, theme, width)
     shoot(page, name, theme, width)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
@@ -101,6 +104,8 @@ def test_page_is_whole(visit, name, theme, width):
     assert page.evaluate(bare) == 0
     assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if width == WIDE:
+        assert page.evaluate(CLIPPED) == []
 
 
 @pytest.mark.parametrize("name", ["book/index", CHAPTER])

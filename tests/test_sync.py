@@ -104,10 +104,11 @@ def test_citation_has_the_version_of_the_package():
     """CITATION.cff, the BibTeX entry and the package give one version."""
     cff = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     bibtex = (ROOT / "book" / "citation.bib").read_text(encoding="utf-8")
+    bibtex = " ".join(bibtex.split())
     assert cff["version"] == transformer_annotated.__version__
     assert f"version = {{{cff['version']}}}" in bibtex
-    assert f"title   = {{{cff['title']}}}" in bibtex
-    assert f"year    = {{{cff['date-released'].year}}}" in bibtex
+    assert f"title = {{{cff['title']}}}" in bibtex
+    assert f"year = {{{cff['date-released'].year}}}" in bibtex
 
 
 def test_every_module_has_its_place_in_the_reference():

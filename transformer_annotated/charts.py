@@ -113,7 +113,7 @@ def sharpness(keys: int = 8, seed: int = 3) -> alt.Chart:
     rows = [{"key": f"key {i + 1}", "draw": draw}
             for i, draw in enumerate(draws.tolist())]
     slider = alt.binding_range(min=0, max=9, step=1, name="log₂ d_k ")
-    exponent = alt.param(name="exponent", value=9, bind=slider)
+    exponent = alt.param(name="exponent", value=6, bind=slider)
     tick = alt.binding_checkbox(name="divide by √d_k ")
     scaled = alt.param(name="scaled", value=False, bind=tick)
     size = "datum.draw * (scaled ? 1 : pow(2, exponent / 2))"

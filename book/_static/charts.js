@@ -33,8 +33,13 @@
     window.VEGA_DEBUG[library + "_version"] = version;
   }
   const actions = { export: true, source: false, compiled: false, editor: false };
+  // Charts as wide as their container listen to the window alone: tell them of every other change of layout.
+  const watcher = new ResizeObserver(() => requestAnimationFrame(() => window.dispatchEvent(new Event("resize"))));
   window.vegaEmbed = async (element, spec, options = {}) => {
     const embed = await bundle;
-    return embed(element, spec, { actions, ...options, renderer: "svg", config: merge(theme, options.config) });
+    const settings = { actions, ...options, renderer: "svg", config: merge(theme, options.config) };
+    const result = await embed(element, spec, settings);
+    watcher.observe(typeof element === "string" ? document.querySelector(element) : element);
+    return result;
   };
 })();
