@@ -150,20 +150,15 @@ class MultiHeadAttention(nn.Module):
     Args:
         d_model: Size of the vectors that come in and go out.
         heads: Number of heads.
-        d_k: Size of a head's queries and keys; ``d_model / heads`` if not given.
-        d_v: Size of a head's values; ``d_model / heads`` if not given.
+        d_k: Size of a head's queries and keys; by default d_model / heads.
+        d_v: Size of a head's values; by default d_model / heads.
         bias: Whether the four projections add a bias; the paper's do not.
         dropout: Share of the weights to drop in training; the paper drops none.
     """
 
     def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        d_k: int | None = None,
-        d_v: int | None = None,
-        bias: bool = False,
-        dropout: float = 0.0,
+        self, d_model: int, heads: int, d_k: int | None = None,
+        d_v: int | None = None, bias: bool = False, dropout: float = 0.0,
     ) -> None:
         super().__init__()
         d_k, d_v = _head_sizes(d_model, heads, d_k, d_v)
@@ -179,17 +174,10 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Attend from ``query`` ``(B, T, d_model)`` to ``key`` and ``value``.
+        """Attend from ``query`` to ``key`` and ``value``.
 
-        Args:
-            query: The vectors that look, ``(B, T, d_model)``.
-            key: The vectors that are looked at, ``(B, S, d_model)``.
-            value: What they have to tell, ``(B, S, d_model)``.
-            mask: Boolean, ``True`` = may attend; broadcasts to
-                ``(B, h, T, S)``.
-
-        Returns:
-            One vector for each query, ``(B, T, d_model)``.
+        Takes vectors ``(B, T, d_model)``, twice ``(B, S, d_model)``, and a
+        mask that broadcasts to ``(B, h, T, S)``; gives ``(B, T, d_model)``.
         """
         _check_vectors(self.d_model, query=query, key=key, value=value)
         q = _split(self.w_q(query), self.heads)           # (B, h, T, d_k)

@@ -32,16 +32,17 @@ def curves(
         x: Key of the horizontal axis.
         y: Key of the vertical axis.
         series: Key of the name of the line, in the order of the legend.
-        log_x: Whether the horizontal axis is logarithmic.
-        log_y: Whether the vertical axis is logarithmic.
+        log_x: Whether the horizontal axis is logarithmic, in powers of 2.
+        log_y: Whether the vertical axis is logarithmic, in powers of 10.
     """
     names = list(dict.fromkeys(row[series] for row in rows))
     colours = [BLUE, ORANGE, GREEN, PURPLE, PINK, GREY][: len(names)]
     picked = alt.selection_point(fields=[series], bind="legend")
+    sides = (alt.X, x, log_x, 2), (alt.Y, y, log_y, 10)
     axes = [
         axis(name, type="quantitative").scale(
-            type="log" if log else "linear", nice=not log)
-        for axis, name, log in ((alt.X, x, log_x), (alt.Y, y, log_y))
+            type="log" if log else "linear", base=base, nice=not log)
+        for axis, name, log, base in sides
     ]
     return (
         alt.Chart(alt.Data(values=list(rows)))
@@ -83,7 +84,8 @@ def heat_map(
         for j, key in enumerate(keys)
     ]  # numbered, because a word may come twice
     word = "substring(datum.label, indexof(datum.label, ' ') + 1)"
-    axis = alt.Axis(labelExpr=word, labelFontSize=12, ticks=False, domain=False)
+    plain = {"labelExpr": word, "labelFontSize": 12, "ticks": False,
+             "domain": False}
     options = list(panels)
     menu = alt.binding_select(options=options, name=f"{choice} ")
     shown = alt.param(name="shown", value=options[0],
@@ -94,9 +96,9 @@ def heat_map(
         .transform_filter(alt.datum.panel == shown)
         .mark_rect(color=BLUE, stroke="#8884", strokeWidth=0.5)
         .encode(
-            x=alt.X("key:N", sort=None, axis=axis, title="key")
-            .axis(orient="top", labelAngle=-45),
-            y=alt.Y("query:N", sort=None, axis=axis, title="query"),
+            x=alt.X("key:N", sort=None)
+            .axis(orient="top", labelAngle=-45, **plain),
+            y=alt.Y("query:N", sort=None).axis(**plain),
             opacity=alt.Opacity("weight:Q", legend=legend)
             .scale(domain=[0, 1], range=[0, 1]),
             tooltip=["query:N", "key:N", "weight:Q"],
@@ -145,35 +147,36 @@ def score_map(
         scores: Scores ``(n, n)`` by name; rows are the key's second component.
         places: The ``n`` values that each component takes.
     """
+    half = (places[1] - places[0]) / 2
     rows = [
-        {"score function": name, "key₁": x, "key₂": y,
+        {"function": name, "left": x - half, "right": x + half,
+         "low": y - half, "high": y + half,
          "score": round(score[i, j].item(), 3)}
         for name, score in scores.items()
         for i, y in enumerate(places)
         for j, x in enumerate(places)
     ]
     menu = alt.binding_select(options=list(scores), name="score function ")
-    shown = alt.param(name="chosen", value=next(iter(scores)), bind=menu)
-    step = 300 / len(places)
+    chosen = alt.param(name="chosen", value=next(iter(scores)), bind=menu)
     sign = alt.Color("sign:N", title="score").scale(
         domain=["positive", "negative"], range=[BLUE, ORANGE])
     size = alt.Opacity("size:Q", title="size").scale(
-        domain=[0, 3], range=[0, 1], clamp=True)
+        domain=[0, 6], range=[0, 1], clamp=True)
     plane = (
         alt.Chart(alt.Data(values=rows))
-        .transform_filter("datum['score function'] == chosen")
+        .transform_filter(alt.datum.function == chosen)
         .transform_calculate(
             sign="datum.score < 0 ? 'negative' : 'positive'",
             size="abs(datum.score)")
-        .mark_square(size=step**2 * 1.3)
-        .encode(x=alt.X("key₁:Q", title="key, first component"),
-                y=alt.Y("key₂:Q", title="key, second component"),
-                color=sign, opacity=size,
-                tooltip=["key₁:Q", "key₂:Q", "score:Q"])
-        .add_params(shown)
+        .mark_rect()
+        .encode(alt.X("left:Q", title="key, first component"), alt.X2("right"),
+                alt.Y("low:Q", title="key, second component"), alt.Y2("high"),
+                color=sign, opacity=size, tooltip=["score:Q"])
+        .add_params(chosen)
     )
     arrow = alt.Chart(alt.Data(values=[{"x": 2, "y": 1, "what": "query"}]))
-    tip = arrow.mark_point(shape="cross", size=160, filled=True, opacity=1)
+    tip = arrow.mark_point(shape="cross", size=160, filled=True, opacity=1,
+                           color="currentColor")
     label = arrow.mark_text(dy=-14, fontWeight="bold").encode(text="what:N")
     query = (tip + label).encode(x="x:Q", y="y:Q")
     return (plane + query).properties(width=300, height=300)
