@@ -38,12 +38,10 @@ def curves(
     names = list(dict.fromkeys(row[series] for row in rows))
     colours = [BLUE, ORANGE, GREEN, PURPLE, PINK, GREY][: len(names)]
     picked = alt.selection_point(fields=[series], bind="legend")
-    sides = (alt.X, x, log_x, 2), (alt.Y, y, log_y, 10)
-    axes = [
-        axis(name, type="quantitative").scale(
-            type="log" if log else "linear", base=base, nice=not log)
-        for axis, name, log, base in sides
-    ]
+    axes = []
+    for axis, key, base in ((alt.X, x, log_x and 2), (alt.Y, y, log_y and 10)):
+        log = {"type": "log", "base": base, "nice": False} if base else {}
+        axes.append(axis(key, type="quantitative").scale(**log))
     return (
         alt.Chart(alt.Data(values=list(rows)))
         .mark_line(point=True)
