@@ -14,9 +14,13 @@ pytestmark = pytest.mark.site
 EACH_PAGE = pytest.mark.parametrize("name", pages())
 CHAPTER = "notebooks/02_attention"
 CHART = "xpath=ancestor::*[contains(@class, 'vega-embed')]"
-CLIPPED = """[...document.querySelectorAll(".vega-embed, div.highlight pre")]
-    .filter(e => e.scrollWidth > e.clientWidth + 1)
-    .map(e => e.innerText.slice(0, 200))"""
+CLIPPED = """[...document.querySelectorAll(
+    ".vega-embed, pre, td, .pst-scrollable-table-container")]
+    .filter(box => box.scrollWidth > box.clientWidth + 1
+        || [...box.querySelectorAll("mjx-container svg")].some(formula =>
+            formula.getBoundingClientRect().right
+            > box.getBoundingClientRect().right))
+    .map(box => box.innerText.slice(0, 200))"""
 DISK = SITE.as_uri()
 WIDE, NARROW = 1280, 390
 

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 PAGE, DATA, PLACEHOLDER = "book/ledger", "book/ledger.toml", "{{ledger}}"
-HEAD = ("The paper says", "Our symbol", "Deviation", "Enforced by", "State")
+HEAD = ("The paper says", "Our symbol, and deviation", "Enforced by", "State")
 MODULES = ("transformer_annotated", "tests")
 
 
@@ -21,9 +21,7 @@ def load(path: Path) -> list[dict]:
 
 def symbol_cell(row: dict) -> str:
     """The symbol, linked to the API once it is there."""
-    name = row.get("symbol")
-    if not name:
-        return "–"
+    name = row["symbol"]
     if not row.get("tests"):
         return f"`{name}`"
     return f"{{py:obj}}`{name} <{MODULES[0]}.{name}>`"
@@ -51,12 +49,13 @@ def section_text(section: dict) -> str:
     rows = [HEAD]
     for row in section["row"]:
         done = "{bdg-success}`done`" if row.get("tests") else "planned"
-        deviation = row.get("deviation", "as the paper")
-        cells = symbol_cell(row), deviation, test_cell(row), done
-        rows.append((row["says"], *cells))
+        ours = row.get("deviation", "as the paper")
+        if "symbol" in row:
+            ours = f"{symbol_cell(row)}<br>{ours}"
+        rows.append((row["says"], ours, test_cell(row), done))
     number, title = section["number"], section["title"]
     label = f"(ledger-{number.replace('.', '-')})="
-    table = list_table(rows, ":class: ledger", ":widths: 36 19 19 18 8")
+    table = list_table(rows, ":class: ledger", ":widths: 34 28 30 8")
     return f"{label}\n## {number} {title}\n\n{table}"
 
 
@@ -78,7 +77,8 @@ def read(app, docname, source):
         sections = load(Path(app.srcdir) / DATA)
         text = [summary(sections), *map(section_text, sections)]
         source[0] = source[0].replace(PLACEHOLDER, "\n".join(text))
-        app.env.note_dependency(str(Path(app.srcdir) / DATA))
+        for file in (str(Path(app.srcdir) / DATA), __file__):
+            app.env.note_dependency(file)
 
 
 def skip_helpers(app, what, name, obj, skip, options):

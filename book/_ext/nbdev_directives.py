@@ -95,7 +95,7 @@ def read(app, docname, source):
         source[0] += f"\n```{{code-cell}}\n:tags: [remove-cell]\n{code}\n```\n"
     else:
         return
-    for file in package.rglob("*.py"):
+    for file in [__file__, *package.rglob("*.py")]:
         app.env.note_dependency(str(file))
 
 
