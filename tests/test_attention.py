@@ -217,7 +217,8 @@ def test_blind_queries_give_zeros_and_no_nan(form):
     """A query that may attend to nothing: output 0, gradient 0."""
     inputs = qkv(2, 1, 5)
     mask = some_mask()
-    output, *gradients = value_and_gradients(form(*inputs, mask), *inputs)
+    with torch.autograd.set_detect_anomaly(True):  # no NaN in between either
+        output, *gradients = value_and_gradients(form(*inputs, mask), *inputs)
     assert output[0, 0, 2].eq(0).all() and gradients[0][0, 0, 2].eq(0).all()
     assert not any(x.isnan().any() for x in (output, *gradients))
     everything = torch.zeros(1, 1, dtype=torch.bool)

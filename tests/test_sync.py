@@ -85,19 +85,13 @@ def test_code_fits_the_page(path):
 
 def test_one_address_everywhere():
     """Every file that names the repository names the one of _config.yml."""
+    for name in ("README.md", "CITATION.cff", "pyproject.toml"):
+        assert ADDRESS in (ROOT / name).read_text(encoding="utf-8"), name
     listing = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True)
-    pattern = re.compile(
-        r"https://github\.com/[\w.-]+/transformer[_-]annotated"
-    )
-    found = {
-        (name, match)
-        for name in listing.splitlines()
-        for match in pattern.findall(
-            (ROOT / name).read_text(encoding="utf-8", errors="ignore")
-        )
-    }
-    assert {match for _, match in found} == {ADDRESS}
-    assert {"README.md", "CITATION.cff", "pyproject.toml"} <= dict(found).keys()
+    pattern = re.compile(r"https://github\.com/[\w-]+/transformer_annotated")
+    for name in listing.splitlines():
+        text = (ROOT / name).read_text(encoding="utf-8", errors="ignore")
+        assert set(pattern.findall(text)) <= {ADDRESS}, name
 
 
 def test_citation_has_the_version_of_the_package():
