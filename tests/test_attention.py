@@ -433,12 +433,12 @@ def test_cosine_score_is_torch_cosine_similarity():
 def test_additive_score_is_a_network_on_the_concatenation():
     """Two matrices on q and k are one matrix on q and k laid end to end."""
     q, k, _ = qkv(2, 5)
-    w_q, w_k, v = torch.randn(8, 3), torch.randn(8, 3), torch.randn(3)
+    w_q, w_k, u = torch.randn(8, 3), torch.randn(8, 3), torch.randn(3)
     pairs = torch.cat(
         torch.broadcast_tensors(q.unsqueeze(-2), k.unsqueeze(-3)), dim=-1
     )
-    expected = (pairs @ torch.cat([w_q, w_k])).tanh() @ v
-    assert_close(additive_score(q, k, w_q, w_k, v), expected)
+    expected = (pairs @ torch.cat([w_q, w_k])).tanh() @ u
+    assert_close(additive_score(q, k, w_q, w_k, u), expected)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -456,9 +456,9 @@ class LargestTensor(TorchDispatchMode):
 def test_additive_score_holds_a_hidden_layer_for_every_pair():
     """It needs T × S × width numbers where dot products need T × S."""
     q, k = torch.randn(50, 16), torch.randn(60, 16)
-    w_q, w_k, v = torch.randn(16, 32), torch.randn(16, 32), torch.randn(32)
+    w_q, w_k, u = torch.randn(16, 32), torch.randn(16, 32), torch.randn(32)
     with LargestTensor() as additive:
-        additive_score(q, k, w_q, w_k, v)
+        additive_score(q, k, w_q, w_k, u)
     with LargestTensor() as dot:
         dot_score(q, k)
     assert (additive.numel, dot.numel) == (50 * 60 * 32, 50 * 60)

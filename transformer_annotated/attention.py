@@ -33,9 +33,9 @@ def attention_weights(
     scores = query @ key.transpose(-2, -1) / math.sqrt(d_k)  # (..., T, S)
     if mask is None:
         return scores.softmax(-1)
-    blind = ~mask.any(-1, keepdim=True)  # queries that may see nothing
-    scores = scores.masked_fill(~(mask | blind), -math.inf)
-    return scores.softmax(-1).masked_fill(blind, 0.0)
+    blind = ~mask.any(-1, keepdim=True)  # (..., T, 1): may see nothing
+    scores = scores.masked_fill(~(mask | blind), -math.inf)  # (..., T, S)
+    return scores.softmax(-1).masked_fill(blind, 0.0)        # (..., T, S)
 
 # %% ../notebooks/02_attention.ipynb #11b74600
 def attention(
@@ -52,7 +52,7 @@ def attention(
         key: Keys ``(..., S, d_k)``.
         value: Values ``(..., S, d_v)``.
         mask: Boolean, ``True`` = may attend; broadcasts to ``(..., T, S)``.
-        dropout: Share of the weights to drop; the paper drops none.
+        dropout: Share of the weights to drop; section 5.4 drops none.
 
     Returns:
         The output ``(..., T, d_v)``, and the weights ``(..., T, S)`` as they
@@ -127,7 +127,8 @@ def fused_attention(
     """Scaled dot-product attention in one kernel: the fast form.
 
     Takes what :func:`attention` takes and gives the same output
-    ``(..., T, d_v)``, but never holds the weights, so it cannot return them.
+    ``(..., T, d_v)``, but has no weights to return. PyTorch 2.5 or later
+    gives zeros, as we do, for a query that may attend to nothing.
     """
     _check(query, key, mask)
     _check_value(key, value)
@@ -153,7 +154,7 @@ class MultiHeadAttention(nn.Module):
         d_k: Size of a head's queries and keys; by default d_model / heads.
         d_v: Size of a head's values; by default d_model / heads.
         bias: Whether the four projections add a bias; the paper's do not.
-        dropout: Share of the weights to drop in training; the paper drops none.
+        dropout: Share of the weights to drop in training; 5.4 drops none.
     """
 
     def __init__(
@@ -240,11 +241,11 @@ def general_score(query: Tensor, key: Tensor, w: Tensor) -> Tensor:
 
 
 def additive_score(
-    query: Tensor, key: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor
+    query: Tensor, key: Tensor, w_q: Tensor, w_k: Tensor, u: Tensor
 ) -> Tensor:
-    """A little network with one hidden layer, as wide as ``v``, per pair."""
+    """A little network with one hidden layer, as wide as ``u``, per pair."""
     hidden = (query @ w_q).unsqueeze(-2) + (key @ w_k).unsqueeze(-3)
-    return hidden.tanh() @ v                # (..., T, S, width) -> (..., T, S)
+    return hidden.tanh() @ u                # (..., T, S, width) -> (..., T, S)
 
 
 def location_score(query: Tensor, w: Tensor) -> Tensor:
