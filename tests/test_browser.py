@@ -93,6 +93,18 @@ def shoot(page, name, theme, width):
     page.screenshot(path=SCREENSHOTS / file, full_page=True)
 
 
+def redrawn(chart, action):
+    """Do something to a chart, and give what it looks like afterwards."""
+    drawing = chart.locator("svg.marks")
+    before = drawing.inner_html()
+    action()
+    for _ in range(100):
+        if (after := drawing.inner_html()) != before:
+            return after
+        chart.page.wait_for_timeout(50)
+    raise AssertionError("the chart has not changed")
+
+
 @EACH_PAGE
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -144,15 +156,13 @@ def test_menus_change_the_charts(visit):
     page = visit(CHAPTER)
     menus = page.locator(".vega-bindings select")
     assert menus.count() == 3
-    for i in range(menus.count()):
-        menu = menus.nth(i)
-        chart = menu.locator(CHART).locator("svg.marks")
-        seen = set()
+    for menu in menus.all():
+        chart = menu.locator(CHART)
         options = menu.locator("option").all_inner_texts()
-        for option in options:
-            menu.select_option(option)
-            page.wait_for_timeout(100)
-            seen.add(chart.inner_html())
+        seen = {
+            redrawn(chart, partial(menu.select_option, option))
+            for option in [*options[1:], options[0]]
+        }
         assert len(seen) == len(options) >= 4
 
 
@@ -163,30 +173,24 @@ def test_slider_and_tick_box_change_the_chart(visit, name):
     size, draw = page.locator(".vega-bindings input[type=range]").all()
     chart = size.locator(CHART)
 
-    def bars():
-        page.wait_for_timeout(100)
+    def bars(action):
+        redrawn(chart, action)
         marks = chart.locator(".mark-rect path").all()
-        return [round(mark.bounding_box()["height"]) for mark in marks]
+        return [mark.bounding_box()["height"] for mark in marks]
 
-    size.fill("0")
-    small = bars()
-    size.fill("9")
-    large = bars()
+    small = bars(lambda: size.fill("0"))
+    large = bars(lambda: size.fill("9"))
     assert max(large) > 0.9 * sum(large) > 1.5 * max(small)
-    draw.fill("2")
-    assert bars() != large
-    chart.locator("input[type=checkbox]").check()
-    assert max(bars()) < 0.7 * sum(bars())
+    assert bars(lambda: draw.fill("2")) != large
+    divided = bars(chart.locator("input[type=checkbox]").check)
+    assert max(divided) < 0.7 * sum(divided)
 
 
 def test_legend_picks_out_a_curve(visit):
     """A click on an entry of the legend fades the other curves."""
     page = visit(CHAPTER)
     chart = page.locator(".vega-embed").filter(has_text="entropy").first
-    before = chart.locator("svg.marks").inner_html()
-    chart.locator(".role-legend-symbol path").first.click()
-    page.wait_for_timeout(100)
-    assert chart.locator("svg.marks").inner_html() != before
+    redrawn(chart, chart.locator(".role-legend-symbol path").first.click)
 
 
 def test_solutions_are_folded(visit):

@@ -1,5 +1,6 @@
 """Notebooks and package agree, notebooks are clean, one address everywhere."""
 
+import ast
 import filecmp
 import json
 import re
@@ -103,6 +104,21 @@ def test_citation_has_the_version_of_the_package():
     assert f"version = {{{cff['version']}}}" in bibtex
     assert f"title = {{{cff['title']}}}" in bibtex
     assert f"year = {{{cff['date-released'].year}}}" in bibtex
+
+
+@pytest.mark.parametrize("page", ["README.md", "book/index.md"])
+def test_examples_run(page):
+    """The examples of README and front page run; shapes are as they say."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+    )
+    names = {}
+    exec(code, names)
+    for line in code.splitlines():
+        if ".shape" in line:
+            expression, _, shape = line.partition("#")
+            assert eval(expression, names) == ast.literal_eval(shape.strip())
 
 
 def test_every_module_has_its_place_in_the_reference():
