@@ -17,7 +17,7 @@ from torch import Tensor, nn
 def attention_weights(
     query: Tensor, key: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """How much each query attends to each key: positive, rows sum to 1.
+    """How much each query attends to each key: at least 0, rows sum to 1.
 
     Args:
         query: Queries ``(..., T, d_k)``.
@@ -52,7 +52,7 @@ def attention(
         key: Keys ``(..., S, d_k)``.
         value: Values ``(..., S, d_v)``.
         mask: Boolean, ``True`` = may attend; broadcasts to ``(..., T, S)``.
-        dropout: Share of the weights to drop; section 5.4 drops none.
+        dropout: Share of the weights to drop; the paper's 5.4 has none.
 
     Returns:
         The output ``(..., T, d_v)``, and the weights ``(..., T, S)`` as they
@@ -154,7 +154,8 @@ class MultiHeadAttention(nn.Module):
         d_k: Size of a head's queries and keys; by default d_model / heads.
         d_v: Size of a head's values; by default d_model / heads.
         bias: Whether the four projections add a bias; the paper's do not.
-        dropout: Share of the weights to drop in training; 5.4 drops none.
+        dropout: Share of the weights to drop in training; the paper's
+            section 5.4 has none.
     """
 
     def __init__(
@@ -177,15 +178,17 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Attend from ``query`` to ``key`` and ``value``.
 
-        Takes vectors ``(B, T, d_model)``, twice ``(B, S, d_model)``, and a
-        mask that broadcasts to ``(B, h, T, S)``; gives ``(B, T, d_model)``.
+        Takes queries ``(B, T, d_model)``, keys and values ``(B, S, d_model)``,
+        and a mask that broadcasts to ``(B, h, T, S)``; gives
+        ``(B, T, d_model)``.
         """
         _check_vectors(self.d_model, query=query, key=key, value=value)
         q = _split(self.w_q(query), self.heads)           # (B, h, T, d_k)
         k = _split(self.w_k(key), self.heads)             # (B, h, S, d_k)
         v = _split(self.w_v(value), self.heads)           # (B, h, S, d_v)
         dropout = self.dropout if self.training else 0.0
-        return self.w_o(_join(fused_attention(q, k, v, mask, dropout)))
+        heads = fused_attention(q, k, v, mask, dropout)   # (B, h, T, d_v)
+        return self.w_o(_join(heads))                     # (B, T, d_model)
 
     def weights(
         self, query: Tensor, key: Tensor, mask: Tensor | None = None
@@ -194,7 +197,7 @@ class MultiHeadAttention(nn.Module):
         _check_vectors(self.d_model, query=query, key=key)
         q = _split(self.w_q(query), self.heads)           # (B, h, T, d_k)
         k = _split(self.w_k(key), self.heads)             # (B, h, S, d_k)
-        return attention_weights(q, k, mask)
+        return attention_weights(q, k, mask)              # (B, h, T, S)
 
 # %% ../notebooks/02_attention.ipynb #859fb0fd
 def _head_sizes(
@@ -243,7 +246,7 @@ def general_score(query: Tensor, key: Tensor, w: Tensor) -> Tensor:
 def additive_score(
     query: Tensor, key: Tensor, w_q: Tensor, w_k: Tensor, u: Tensor
 ) -> Tensor:
-    """A little network with one hidden layer, as wide as ``u``, per pair."""
+    """A little network per pair: ``w_q``, ``w_k`` (size, width), ``u`` (width,)."""
     hidden = (query @ w_q).unsqueeze(-2) + (key @ w_k).unsqueeze(-3)
     return hidden.tanh() @ u                # (..., T, S, width) -> (..., T, S)
 

@@ -104,7 +104,7 @@ def heat_map(
             x=alt.X("key:N", sort=None)
             .axis(orient="top", labelAngle=-45, **plain),
             y=alt.Y("query:N", sort=None).axis(**plain),
-            opacity=alt.Opacity("weight:Q", legend=legend)
+            fillOpacity=alt.FillOpacity("weight:Q", legend=legend)
             .scale(domain=[0, 1], range=[0, 1]),
             tooltip=["query:N", "key:N", "weight:Q"],
         )
@@ -116,9 +116,9 @@ def heat_map(
 def sharpness(keys: int = 8, draws: int = 6, seed: int = 0) -> alt.Chart:
     """One query over unrelated keys: what the head size does to its choice."""
     generator = torch.Generator().manual_seed(seed)
-    query = torch.randn(draws, 1, 512, generator=generator)
+    query = torch.randn(draws, 1, 512, generator=generator)   # (draws, 1, 512)
     key = torch.randn(draws, keys, 512, generator=generator)
-    scores = (query * key).cumsum(-1)            # (draws, keys, 512), by d_k
+    scores = (query * key).cumsum(-1)  # (draws, keys, 512): entry d_k - 1
     rows = [
         {"draw": draw + 1, "exponent": exponent, "key": f"key {i + 1}",
          "score": round(scores[draw, i, 2**exponent - 1].item(), 4)}
