@@ -246,7 +246,7 @@ def general_score(query: Tensor, key: Tensor, w: Tensor) -> Tensor:
 def additive_score(
     query: Tensor, key: Tensor, w_q: Tensor, w_k: Tensor, u: Tensor
 ) -> Tensor:
-    """A network for each pair; ``w_q``, ``w_k`` (size, width), ``u`` (width,)."""
+    """A network per pair; ``w_q``, ``w_k`` (size, width), ``u`` (width,)."""
     hidden = (query @ w_q).unsqueeze(-2) + (key @ w_k).unsqueeze(-3)
     return hidden.tanh() @ u                # (..., T, S, width) -> (..., T, S)
 

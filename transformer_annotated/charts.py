@@ -95,17 +95,17 @@ def heat_map(
     menu = alt.binding_select(options=options, name=f"{choice} ")
     shown = alt.param(name="shown", value=options[0],
                       bind=menu if len(options) > 1 else alt.Undefined)
-    legend = alt.Legend(title="weight", orient="bottom", format=".2")
     return (
         alt.Chart(alt.Data(values=rows))
         .transform_filter(alt.datum.panel == shown)
-        .mark_rect(color=BLUE, stroke="#8884", strokeWidth=0.5)
+        .mark_rect(stroke="#8884", strokeWidth=0.5)
         .encode(
             x=alt.X("key:N", sort=None)
             .axis(orient="top", labelAngle=-45, **plain),
             y=alt.Y("query:N", sort=None).axis(**plain),
-            fillOpacity=alt.FillOpacity("weight:Q", legend=legend)
-            .scale(domain=[0, 1], range=[0, 1]),
+            color=alt.Color("weight:Q")
+            .scale(domain=[0, 1], range=[f"{BLUE}00", BLUE])  # from clear
+            .legend(orient="bottom", gradientLength=120, gradientThickness=8),
             tooltip=["query:N", "key:N", "weight:Q"],
         )
         .add_params(shown)
