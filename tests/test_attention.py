@@ -109,25 +109,15 @@ def test_scaling_keeps_the_gradient_of_the_softmax():
 
 
 @FLOATS
+@FORMS
 @pytest.mark.parametrize("masked", [False, True])
-def test_equals_torch_in_value_and_gradient(dtype, masked):
-    """The readable form is F.scaled_dot_product_attention."""
+def test_forms_agree_in_value_and_gradient(dtype, form, masked):
+    """Readable and fused, both are F.scaled_dot_product_attention."""
     inputs = qkv(2, 3, 5, dtype=dtype)
     mask = some_mask() if masked else None
-    ours = value_and_gradients(attention(*inputs, mask)[0], *inputs)
+    ours = value_and_gradients(form(*inputs, mask), *inputs)
     theirs = F.scaled_dot_product_attention(*inputs, mask)
     assert_close(ours, value_and_gradients(theirs, *inputs))
-
-
-@FLOATS
-@pytest.mark.parametrize("masked", [False, True])
-def test_forms_agree_in_value_and_gradient(dtype, masked):
-    """The readable and the fused form are one function."""
-    inputs = qkv(2, 3, 5, dtype=dtype)
-    mask = some_mask() if masked else None
-    plain = value_and_gradients(attention(*inputs, mask)[0], *inputs)
-    fused = value_and_gradients(fused_attention(*inputs, mask), *inputs)
-    assert_close(plain, fused)
 
 
 @FORMS
