@@ -3,17 +3,18 @@ PYTHON ?= $(or $(shell command -v python3.11),python3)
 PORT   ?= 8000
 BIN    := .venv/bin
 SITE   := _build/html
+START  := $(shell date +%s)
 EXPORT := transformer_annotated/_modidx.py
 STEP    = @printf '\n\033[1m==> %s\033[0m\n'
 BUILD   = $(BIN)/jupyter-book build . --toc book/_toc.yml -W -n --keep-going
 
 .PHONY: book test serve sync address browser clean
 
+# Sphinx does not repeat the warnings of a build that failed, unless it forgets it.
 book: .venv/ready $(EXPORT)  ## Export the notebooks, run them, build the website.
-	@date +%s > .venv/started
 	$(STEP) "Running the notebooks and building the pages (only what changed)"
-	$(BUILD)
-	@printf '\nBuilt in %s s. Open %s\n' "$$(($$(date +%s) - $$(cat .venv/started)))" "file://$(CURDIR)/$(SITE)/index.html"
+	$(BUILD) || (rm -rf _build/.doctrees; exit 1)
+	@printf '\nBuilt in %s s. Open %s\n' "$$(($$(date +%s) - $(START)))" "file://$(CURDIR)/$(SITE)/index.html"
 
 test: .venv/ready browser  ## Check everything.
 	$(STEP) "Checking the style of notebooks, package and tests"
