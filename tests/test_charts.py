@@ -14,7 +14,9 @@ CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
     "sharpness": charts.sharpness,
-    "score_map": lambda: charts.score_map({"dot": torch.eye(3)}, [-1, 0, 1]),
+    "score_map": lambda: charts.score_map(
+        {"dot": torch.eye(3)}, [-1, 0, 1], query=[0.5, -1]
+    ),
 }
 
 
@@ -41,6 +43,14 @@ def test_heat_map_puts_queries_on_rows_and_keys_on_columns():
         i, j = (int(row[axis].split()[0]) for axis in ("query", "key"))
         drawn[int(row["panel"]) - 1, i, j] = row["weight"]
     assert_close(drawn, WEIGHTS, atol=1e-4, rtol=0)
+
+
+def test_score_map_marks_the_query():
+    """The cross stands where the query is."""
+    _, mark = CHARTS["score_map"]().to_dict()["layer"]
+    (spot,) = mark["data"]["values"]
+    assert mark["encoding"]["x"]["field"] == "x"
+    assert (spot["x"], spot["y"]) == (0.5, -1)
 
 
 def test_menu_only_where_there_is_a_choice():

@@ -152,13 +152,14 @@ def sharpness(keys: int = 8, draws: int = 6, seed: int = 0) -> alt.Chart:
 
 # %% ../notebooks/02_attention.ipynb #547e4a70
 def score_map(
-    scores: dict[str, Tensor], places: Sequence[float]
+    scores: dict[str, Tensor], places: Sequence[float], query: Sequence[float]
 ) -> alt.LayerChart:
     """Draw the score of every key in a square, one function at a time.
 
     Args:
         scores: Scores ``(n, n)`` by name; rows are the key's second component.
-        places: The ``n`` values that each component takes.
+        places: The ``n`` values that each component of the key takes.
+        query: The two components of the query, where a cross is drawn.
     """
     half = (places[1] - places[0]) / 2
     largest = {n: round(s.abs().max().item(), 2) for n, s in scores.items()}
@@ -187,11 +188,12 @@ def score_map(
         )
         .add_params(chosen)
     )
-    arrow = alt.Chart(alt.Data(values=[{"x": 2, "y": 1, "what": "query"}]))
-    tip = arrow.mark_point(shape="cross", size=160, filled=True, opacity=1)
-    label = arrow.mark_text(dy=-14, fontWeight="bold").encode(text="what:N")
-    query = (tip + label).encode(
+    x, y = query
+    spot = alt.Chart(alt.Data(values=[{"x": x, "y": y, "what": "query"}]))
+    cross = spot.mark_point(shape="cross", size=160, filled=True, opacity=1)
+    label = spot.mark_text(dy=-14, fontWeight="bold").encode(text="what:N")
+    mark = (cross + label).encode(
         x="x:Q", y="y:Q", color=alt.value("black"))     # the plane is light
     words = {"expr": f"'largest score: ' + ({json.dumps(largest)})[chosen]"}
-    return (plane + query).properties(
+    return (plane + mark).properties(
         width=240, height=240, title=alt.Title(words, anchor="start"))
