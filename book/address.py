@@ -5,13 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def current() -> str:
     """The address in ``_config.yml``, the one place that counts."""
     config = (ROOT / "_config.yml").read_text(encoding="utf-8")
-    return re.search(r"^  url: (\S+)$", config, re.MULTILINE)[1]
+    return yaml.safe_load(config)["repository"]["url"]
 
 
 def main(new: str) -> None:

@@ -1,4 +1,4 @@
-"""The built website, as the tests of its pages see it."""
+"""Where the project and its built website are, for the tests."""
 
 from pathlib import Path
 

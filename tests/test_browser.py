@@ -21,6 +21,7 @@ CLIPPED = """[...document.querySelectorAll(
             formula.getBoundingClientRect().right
             > box.getBoundingClientRect().right))
     .map(box => box.innerText.slice(0, 200))"""
+INK = "letter => getComputedStyle(letter).fill"
 DISK = SITE.as_uri()
 WIDE, NARROW = 1280, 390
 
@@ -131,10 +132,8 @@ def test_charts_follow_the_theme(visit, name):
     for theme in ("light", "dark"):
         page = visit(name, theme)
         label = page.locator("svg.marks .role-axis-label text").first
-        colour = "e => getComputedStyle(e).fill"
-        text = "getComputedStyle(document.body).color"
-        drawn = label.evaluate(colour)
-        assert drawn == page.evaluate(text)
+        drawn = label.evaluate(INK)
+        assert drawn == page.evaluate("getComputedStyle(document.body).color")
         colours.add(drawn)
     assert len(colours) == 2
 
@@ -143,12 +142,12 @@ def test_theme_button_switches_charts_too(visit):
     """A click is enough, without loading the page again."""
     page = visit(CHAPTER)
     label = page.locator("svg.marks .role-axis-label text").first
-    before = label.evaluate("e => getComputedStyle(e).fill")
+    before = label.evaluate(INK)
     for _ in range(3):  # auto, light, dark: one of the clicks is dark
         page.locator("button.theme-switch-button").first.click()
         if page.evaluate("document.documentElement.dataset.theme") == "dark":
             break
-    assert label.evaluate("e => getComputedStyle(e).fill") != before
+    assert label.evaluate(INK) != before
 
 
 def test_menus_change_the_charts(visit):

@@ -2,13 +2,13 @@
 
 import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.site import ROOT
+
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
-import ledger  # noqa: E402
+import ledger
 
 SECTIONS = ledger.load(ROOT / "book" / "ledger.toml")
 ROWS = [

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import transformer_annotated
+from tests.site import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "transformer_annotated"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EACH_NOTEBOOK = pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 PAGE, DATA, PLACEHOLDER = "book/ledger", "book/ledger.toml", "{{ledger}}"
 HEAD = ("The paper says", "Our symbol, and deviation", "Enforced by", "State")
-MODULES = ("transformer_annotated", "tests")
+PACKAGE, TESTS = "transformer_annotated", "tests"
 
 
 def load(path: Path) -> list[dict]:
@@ -19,17 +19,22 @@ def load(path: Path) -> list[dict]:
     return tomllib.loads(path.read_text(encoding="utf-8"))["section"]
 
 
+def anchor(section: dict) -> str:
+    """The label of a section, to link to."""
+    return f"ledger-{section['number'].replace('.', '-')}"
+
+
 def symbol_cell(row: dict) -> str:
     """The symbol, linked to the API once it is there."""
     name = row["symbol"]
     if not row.get("tests"):
         return f"`{name}`"
-    return f"{{py:obj}}`{name} <{MODULES[0]}.{name}>`"
+    return f"{{py:obj}}`{name} <{PACKAGE}.{name}>`"
 
 
 def test_cell(row: dict) -> str:
     """The tests of a row, linked by name."""
-    names = [f"{MODULES[1]}.{test}" for test in row.get("tests", [])]
+    names = [f"{TESTS}.{test}" for test in row.get("tests", [])]
     links = (f"{{py:func}}`{n.rpartition('.')[2]} <{n}>`" for n in names)
     return "<br>".join(links) or "–"
 
@@ -53,18 +58,17 @@ def section_text(section: dict) -> str:
         if "symbol" in row:
             ours = f"{symbol_cell(row)}<br>{ours}"
         rows.append((row["says"], ours, test_cell(row), done))
-    number, title = section["number"], section["title"]
-    label = f"(ledger-{number.replace('.', '-')})="
+    title = f"{section['number']} {section['title']}"
     table = list_table(rows, ":class: ledger", ":widths: 34 28 30 8")
-    return f"{label}\n## {number} {title}\n\n{table}"
+    return f"({anchor(section)})=\n## {title}\n\n{table}"
 
 
 def summary(sections: list[dict]) -> str:
     """How many statements of each section are done."""
     rows = [("Section", "Statements", "Done")]
     for section in sections:
-        number, title = section["number"], section["title"]
-        link = f"[{number} {title}](#ledger-{number.replace('.', '-')})"
+        title = f"{section['number']} {section['title']}"
+        link = f"[{title}](#{anchor(section)})"
         done = sum(bool(row.get("tests")) for row in section["row"])
         rows.append((link, str(len(section["row"])), str(done)))
     totals = (str(sum(int(row[i]) for row in rows[1:])) for i in (1, 2))
@@ -83,7 +87,7 @@ def read(app, docname, source):
 
 def skip_helpers(app, what, name, obj, skip, options):
     """On the page of tests, list the tests and not their helpers."""
-    in_tests = (getattr(obj, "__module__", "") or "").startswith(MODULES[1])
+    in_tests = (getattr(obj, "__module__", "") or "").startswith(TESTS)
     return True if in_tests and not name.startswith("test_") else None
 
 

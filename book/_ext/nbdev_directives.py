@@ -74,8 +74,6 @@ def digest(package: Path) -> str:
 
 def read(app, docname, source):
     """Rewrite a notebook's source before it is parsed and executed."""
-    if PACKAGE not in source[0]:
-        return
     package = Path(app.srcdir) / PACKAGE
     code = f"# {PACKAGE} {digest(package)}"
     if app.env.doc2path(docname).endswith(".ipynb"):
