@@ -6,10 +6,14 @@ import vl_convert
 from torch.testing import assert_close
 
 from transformer_annotated import charts
+from transformer_annotated.positions import sinusoids
 
 CURVE = [{"x": x, "y": x * k, "k": f"{k}"} for k in (1, 2) for x in (1, 2, 3)]
 WEIGHTS = torch.rand(3, 2, 4).softmax(-1)
 HEADS = {f"{i + 1}": w for i, w in enumerate(WEIGHTS)}
+MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
+STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
+COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -17,6 +21,12 @@ CHARTS = {
     "score_map": lambda: charts.score_map(
         {"dot": torch.eye(3)}, [-1, 0, 1], query=[0.5, -1]
     ),
+    "word_map": lambda: charts.word_map(MATRICES, ["a", "b"], ["x", "y"]),
+    "position_map": lambda: charts.position_map(sinusoids(5, 8)),
+    "waves": lambda: charts.waves(sinusoids(5, 4), [6.28, 628.0]),
+    "shift_map": lambda: charts.shift_map({1: torch.eye(2), 2: -torch.eye(2)}),
+    "walk_map": lambda: charts.walk_map(STEPS, {"source": ["a", "a"]}),
+    "count_chart": lambda: charts.count_chart(COUNTS),
 }
 
 
@@ -59,3 +69,36 @@ def test_menu_only_where_there_is_a_choice():
     assert param["bind"]["options"] == ["1", "2", "3"]
     one = charts.heat_map({"only": WEIGHTS[0]}, ["a", "b"], list("wxyz"))
     assert "bind" not in one.to_dict()["params"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "param", "keys", "expected"),
+    [
+        ("word_map", "step", ("step", "word", "x"), (10, "a", 2.0)),
+        ("position_map", None, ("position", "component", "value"), (0, 1, 1.0)),
+        ("waves", "pair", ("pair", "part", "value"), (1, "cosine", 1.0)),
+        (
+            "shift_map",
+            "shift",
+            ("shift", "row", "column", "value"),
+            (2, 1, 1, -1),
+        ),
+        ("count_chart", None, ("count", "millions"), ("the paper's", 65)),
+    ],
+)
+def test_charts_hold_the_numbers_they_are_given(name, param, keys, expected):
+    """A value stands where its row says, and the slider is there."""
+    chart = CHARTS[name]().to_dict()
+    rows = chart["data"]["values"]
+    assert expected in {tuple(row[key] for key in keys) for row in rows}
+    if param:
+        assert param in [p["name"] for p in chart["params"]]
+
+
+def test_walk_map_numbers_words_and_limits_colours():
+    """A word may come twice; the number shown is exact, its colour is not."""
+    rows = CHARTS["walk_map"]().to_dict()["data"]["values"]
+    assert {row["word"] for row in rows} == {"0 a", "1 a"}
+    drawn = torch.tensor([r["value"] for r in rows if r["step"] == 1])
+    assert_close(drawn, (9 * WEIGHTS[1]).flatten(), atol=0.01, rtol=0)
+    assert max(row["colour"] for row in rows) <= 3

@@ -1,0 +1,291 @@
+"""Layers against PyTorch's own, against the paper's formulas, and misused."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from transformer_annotated.attention import (
+    MultiHeadAttention,
+    causal_mask,
+    padding_mask,
+)
+from transformer_annotated.embeddings import Embeddings
+from transformer_annotated.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    LayerCache,
+    Residual,
+    layer_norm,
+)
+
+NORMS = pytest.mark.parametrize(
+    "pre_norm", [False, True], ids=["post-norm", "pre-norm"]
+)
+
+
+def encoder_layer(d=16, dropout=0.0, pre_norm=False):
+    """A small encoder layer."""
+    return EncoderLayer(
+        MultiHeadAttention(d, 4), FeedForward(d, 4 * d), dropout, pre_norm
+    )
+
+
+def decoder_layer(d=16, dropout=0.0, pre_norm=False):
+    """A small decoder layer."""
+    attentions = MultiHeadAttention(d, 4), MultiHeadAttention(d, 4)
+    return DecoderLayer(*attentions, FeedForward(d, 4 * d), dropout, pre_norm)
+
+
+# Layer normalisation
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_layer_norm_is_torchs(scale):
+    """Value and gradient agree with nn.LayerNorm at all sizes."""
+    norm = nn.LayerNorm(12, eps=1e-6).double()
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    x = (scale * torch.randn(3, 12, dtype=torch.double)).requires_grad_()
+    inputs = (x, norm.weight, norm.bias)
+    results = []
+    for y in (layer_norm(*inputs), norm(x)):
+        results.append((y, *torch.autograd.grad(y.sin().sum(), inputs)))
+    assert_close(*results)
+
+
+def test_layer_norm_by_hand():
+    """Biased variance, and eps inside the root."""
+    ones, zeros = torch.ones(2), torch.zeros(2)
+    x = torch.tensor([1.0, 3.0])  # mean 2, variance 1
+    assert_close(layer_norm(x, ones, zeros), torch.tensor([-1.0, 1.0]))
+    halved = torch.tensor([-0.5, 0.5])  # 1 / sqrt(1 + 3)
+    assert_close(layer_norm(x, ones, zeros, eps=3.0), halved)
+    constant = layer_norm(torch.full((2,), 7.0), ones, zeros)
+    assert constant.eq(0).all()
+
+
+def test_residual_normalises_as_the_formula_says():
+    """The module inside is nn.LayerNorm with an eps of 1e-6."""
+    x = 1e-3 * torch.randn(2, 3, 8)
+    ours = Residual(8, dropout=0.0)(x, torch.zeros_like)
+    assert_close(ours, layer_norm(x, torch.ones(8), torch.zeros(8)))
+
+
+# Residual connections and dropout
+
+
+def test_post_norm_is_the_default():
+    """LayerNorm(x + Sublayer(x)), and nothing is normalised before."""
+    x, sublayer = torch.randn(2, 3, 8), nn.Linear(8, 8)
+    expected = F.layer_norm(x + sublayer(x), (8,), eps=1e-6)
+    assert_close(Residual(8, dropout=0.0)(x, sublayer), expected)
+
+
+def test_pre_norm_is_a_switch():
+    """x + Sublayer(LayerNorm(x)): the road itself is never normalised."""
+    x, sublayer = torch.randn(2, 3, 8), nn.Linear(8, 8)
+    expected = x + sublayer(F.layer_norm(x, (8,), eps=1e-6))
+    ours = Residual(8, dropout=0.0, pre_norm=True)(x, sublayer)
+    assert_close(ours, expected)
+
+
+@NORMS
+def test_dropout_acts_on_the_sublayers_output_alone(pre_norm):
+    """Before the sum: what was dropped leaves x, the rest is scaled up."""
+    residual = Residual(1000, dropout=0.25, pre_norm=pre_norm)
+    residual.norm = nn.Identity()  # see the sum itself
+    x = torch.randn(1, 4, 1000)
+    y = residual(x, torch.ones_like)
+    dropped = (y - x).abs() < 1e-5
+    kept = (y - x - 1 / 0.75).abs() < 1e-5
+    assert (dropped | kept).all()
+    assert abs(dropped.float().mean() - 0.25) < 0.03
+    assert_close(residual.eval()(x, torch.ones_like), x + 1)
+
+
+def dropout_shares(layer):
+    """How much each place of a layer drops, by its name."""
+    return {
+        name: module.p if isinstance(module, nn.Dropout) else module.dropout
+        for name, module in layer.named_modules()
+        if isinstance(module, nn.Dropout | MultiHeadAttention)
+    }
+
+
+def test_dropout_is_where_the_paper_has_it():
+    """On the output of each sub-layer; none on weights or after the ReLU."""
+    shares = dropout_shares(encoder_layer(dropout=0.3))
+    assert shares == {
+        "self_attention": 0.0,
+        "feed_forward.dropout": 0.0,
+        "residuals.0.dropout": 0.3,
+        "residuals.1.dropout": 0.3,
+    }
+    shares = dropout_shares(decoder_layer(dropout=0.3))
+    assert [n for n, p in shares.items() if p] == [
+        f"residuals.{i}.dropout" for i in range(3)
+    ]
+
+
+def test_gradient_passes_a_deep_stack():
+    """With roads and norms it arrives; without them it has faded."""
+
+    def arrives(around):
+        x = torch.randn(50, 32, requires_grad=True)
+        y = x
+        for _ in range(24):
+            y = around(y, FeedForward(32, 128))
+        pull = torch.randn_like(y)
+        (gradient,) = torch.autograd.grad(y, x, pull)
+        return gradient.norm() / pull.norm()
+
+    assert arrives(Residual(32, dropout=0.0)) > 1e-2
+    assert arrives(lambda y, sublayer: sublayer(y)) < 1e-8
+
+
+@NORMS
+def test_gradients_of_the_last_layer_at_the_start(pre_norm):
+    """Pre-norm's shrink with depth; post-norm's, as in the paper, do not."""
+    sizes = []
+    for layers in (2, 16):
+        torch.manual_seed(0)
+        x = torch.randn(8, 10, 32)
+        stack = [encoder_layer(32, 0.0, pre_norm) for _ in range(layers)]
+        for layer in stack:
+            for p in layer.parameters():
+                if p.dim() == 2:
+                    nn.init.xavier_uniform_(p)
+            x = layer(x)
+        if pre_norm:
+            x = F.layer_norm(x, (32,))
+        logits = Embeddings(50, 32).logits(x).flatten(0, 1)
+        F.cross_entropy(logits, torch.randint(50, (80,))).backward()
+        sizes.append(stack[-1].feed_forward.w_2.weight.grad.norm())
+    assert (sizes[1] < sizes[0] / 1.5) == pre_norm
+
+
+# Feed-forward
+
+
+def test_feed_forward_is_the_papers_formula():
+    """max(0, x W1 + b1) W2 + b2, with both biases."""
+    ffn = FeedForward(6, 20)
+    x = torch.randn(2, 3, 6)
+    w_1, w_2 = ffn.w_1.weight.T, ffn.w_2.weight.T
+    assert w_1.shape == (6, 20) and w_2.shape == (20, 6)
+    expected = (x @ w_1 + ffn.w_1.bias).clamp(min=0) @ w_2 + ffn.w_2.bias
+    assert_close(ffn(x), expected)
+
+
+def test_feed_forward_is_position_wise():
+    """Each position by itself, all of them alike."""
+    ffn, x = FeedForward(6, 20), torch.randn(2, 5, 6)
+    order = torch.randperm(5)
+    assert_close(ffn(x[:, order]), ffn(x)[:, order])
+    changed = x.clone()
+    changed[:, 2] += 1
+    same = (ffn(changed) - ffn(x)).abs().amax((0, 2)) < 1e-6
+    assert same.tolist() == [True, True, False, True, True]
+
+
+def test_feed_forward_is_two_convolutions_of_kernel_size_1():
+    """The same numbers, seen as convolutions."""
+    ffn, x = FeedForward(6, 20), torch.randn(2, 5, 6)
+    y = F.conv1d(x.mT, ffn.w_1.weight[..., None], ffn.w_1.bias).relu()
+    y = F.conv1d(y, ffn.w_2.weight[..., None], ffn.w_2.bias).mT
+    assert_close(ffn(x), y)
+
+
+def test_relu_dropout_is_a_switch_off_by_default():
+    """Inside the feed-forward network nothing is dropped unless asked."""
+    x = torch.randn(2, 5, 6)
+    plain, dropping = FeedForward(6, 20), FeedForward(6, 20, dropout=0.5)
+    dropping.load_state_dict(plain.state_dict())
+    assert torch.equal(plain.train()(x), plain.eval()(x))
+    assert not torch.equal(dropping.train()(x), plain(x))
+    assert torch.equal(dropping.eval()(x), plain(x))
+
+
+# Whole layers
+
+
+@NORMS
+def test_encoder_layer_is_two_sublayers(pre_norm):
+    """Self-attention, then feed-forward, each with its own add and norm."""
+    layer = encoder_layer(pre_norm=pre_norm)
+    x = torch.randn(2, 5, 16)
+    mask = padding_mask(torch.tensor([[1] * 5, [1, 1, 1, 0, 0]]), pad=0)
+    first, second = layer.residuals
+
+    def attend(y):
+        return layer.self_attention(y, y, y, mask)
+
+    if pre_norm:
+        y = x + attend(first.norm(x))
+        y = y + layer.feed_forward(second.norm(y))
+    else:
+        y = first.norm(x + attend(x))
+        y = second.norm(y + layer.feed_forward(y))
+    assert_close(layer(x, mask), y)
+
+
+@NORMS
+def test_decoder_layer_is_three_sublayers(pre_norm):
+    """Cross-attention stands between self-attention and feed-forward."""
+    layer = decoder_layer(pre_norm=pre_norm)
+    x, memory = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+    mask, seen = causal_mask(5), torch.rand(2, 1, 1, 7) < 0.8
+    seen[..., 0] = True
+    first, second, third = layer.residuals
+
+    def look_back(y):
+        return layer.self_attention(y, y, y, mask)
+
+    def look_across(y):
+        return layer.cross_attention(y, memory, memory, seen)
+
+    if pre_norm:
+        y = x + look_back(first.norm(x))
+        y = y + look_across(second.norm(y))
+        y = y + layer.feed_forward(third.norm(y))
+    else:
+        y = first.norm(x + look_back(x))
+        y = second.norm(y + look_across(y))
+        y = third.norm(y + layer.feed_forward(y))
+    assert_close(layer(x, memory, mask, seen), y)
+
+
+@NORMS
+def test_cached_layer_equals_all_at_once(pre_norm):
+    """Word by word, and in pieces, a decoder layer gives the same."""
+    layer = decoder_layer(pre_norm=pre_norm)
+    x, memory = torch.randn(2, 9, 16), torch.randn(2, 7, 16)
+    with torch.no_grad():
+        at_once = layer(x, memory, causal_mask(9))
+        for sizes in ([1] * 9, [4, 1, 4]):
+            cache, start, pieces = LayerCache(), 0, []
+            for piece in x.split(sizes, dim=1):
+                end = start + piece.size(1)
+                mask = causal_mask(end)[start:]
+                pieces.append(layer(piece, memory, mask, cache=cache))
+                start = end
+            assert_close(torch.cat(pieces, 1), at_once, atol=1e-5, rtol=1e-5)
+
+
+def test_layers_of_other_widths_are_refused():
+    """Sub-layers that could not be added are named, with both sizes."""
+    wrong = "feed_forward: d_model 8, but that of self_attention is 16"
+    with pytest.raises(ValueError, match=wrong):
+        EncoderLayer(MultiHeadAttention(16, 4), FeedForward(8, 32))
+    wrong = "cross_attention: d_model 8, but that of self_attention is 16"
+    with pytest.raises(ValueError, match=wrong):
+        DecoderLayer(
+            MultiHeadAttention(16, 4),
+            MultiHeadAttention(8, 4),
+            FeedForward(16, 32),
+        )
+    with pytest.raises(ValueError, match="d_ff: 0, expected at least 1"):
+        FeedForward(8, 0)
