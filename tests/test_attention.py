@@ -487,6 +487,35 @@ def test_additive_score_is_a_network_on_the_concatenation():
     assert_close(additive_score(q, k, w_q, w_k, u), expected)
 
 
+def recall_error(score, d_k, seed, steps=250):
+    """The error after learning to fetch eight facts by their names."""
+    torch.manual_seed(seed)
+    question, name = torch.randn(2, 8, 32).unbind()
+    w_q, w_k = (torch.randn(2, 32, d_k) / math.sqrt(32)).unbind()
+    u = torch.randn(d_k) / math.sqrt(d_k)
+    learned = [x.requires_grad_() for x in (question, name, w_q, w_k, u)]
+    optimizer = torch.optim.Adam(learned, lr=3e-3)
+    for _ in range(steps):
+        facts = torch.randint(2, (64, 8, 1)) * 2.0 - 1
+        if score is additive_score:
+            scores = score(question, name, w_q, w_k, u)
+        else:
+            scores = score(question @ w_q, name @ w_k)
+        loss = (scores.softmax(-1) @ facts - facts).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def test_additive_attention_beats_unscaled_dot_products_in_wide_heads():
+    """In narrow heads both learn; in wide ones scaling is what helps."""
+    for d_k, learns in ((8, True), (256, False)):
+        assert (recall_error(dot_score, d_k, seed=0) < 0.2) == learns
+        assert recall_error(additive_score, d_k, seed=0) < 0.2
+        assert recall_error(scaled_dot_score, d_k, seed=0) < 0.2
+
+
 class LargestTensor(TorchDispatchMode):
     """Remembers how large the largest result of any operation was."""
 

@@ -185,6 +185,26 @@ def test_slider_and_tick_box_change_the_chart(visit, name):
     assert max(divided) < 0.7 * sum(divided)
 
 
+@pytest.mark.parametrize(
+    ("name", "sliders"),
+    [
+        ("notebooks/03_embeddings", 1),
+        ("notebooks/04_positions", 2),
+        ("notebooks/06_model", 1),
+    ],
+)
+def test_sliders_change_the_charts(visit, name, sliders):
+    """From one end to the other, and the chart is another one."""
+    page = visit(name)
+    ranges = page.locator(".vega-bindings input[type=range]")
+    assert ranges.count() == sliders
+    for slider in ranges.all():
+        chart = slider.locator(CHART)
+        ends = slider.get_attribute("min"), slider.get_attribute("max")
+        seen = {redrawn(chart, partial(slider.fill, end)) for end in ends[::-1]}
+        assert len(seen) == 2
+
+
 def test_legend_picks_out_a_curve(visit):
     """A click on an entry of the legend fades the other curves."""
     page = visit(CHAPTER)
@@ -192,11 +212,14 @@ def test_legend_picks_out_a_curve(visit):
     redrawn(chart, chart.locator(".role-legend-symbol path").first.click)
 
 
-def test_solutions_are_folded(visit):
-    """A solution opens on a click, and not before."""
-    page = visit(CHAPTER)
+@pytest.mark.parametrize(
+    "name", [p for p in pages() if "notebooks" in p and "reading" not in p]
+)
+def test_solutions_are_folded(visit, name):
+    """Every exercise has a solution, which opens on a click."""
+    page = visit(name)
     solutions = page.locator("div.solution.dropdown")
-    assert solutions.count() == 5
+    assert solutions.count() == page.locator("div.exercise").count() >= 3
     body = solutions.first.locator("pre").first
     expect(body).not_to_be_visible()
     solutions.first.locator(".admonition-title, summary").first.click()

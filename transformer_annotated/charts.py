@@ -352,7 +352,7 @@ def walk_map(
         for t, vector in enumerate(x[:, :components].tolist())
         for j, value in enumerate(vector)
     ]
-    labels = json.dumps([[f"{side}: {name}", f"shape (1, {len(x)}, {len(x[0])})"]
+    labels = json.dumps([[f"{side}: {name}", f"shape {(1, *x.shape)}"]
                          for name, side, x in steps])
     step = alt.param(name="step", value=0, bind=alt.binding_range(
         min=0, max=len(steps) - 1, step=1, name="step "))
@@ -363,7 +363,7 @@ def walk_map(
         alt.Chart(alt.Data(values=rows), title=title)
         .transform_filter(alt.datum.step == step)
         .encode(
-            alt.X("component:O", title="component (the first few)").axis(**bare),
+            alt.X("component:O", title="the first components").axis(**bare),
             alt.Y("word:N", sort=None, title=None)
             .axis(labelExpr=word, **bare),
             tooltip=["word:N", "component:O", "value:Q"],

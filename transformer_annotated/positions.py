@@ -75,9 +75,8 @@ class LearnedPositions(nn.Module):
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """Add positions ``start, start + 1, …`` to ``(B, T, d_model)``."""
-        end = start + x.size(1)
-        if end > self.table.size(0):
-            raise ValueError(f"length: {end} positions, but {self.table.size(0)}"
-                             " were learned; cut the sentence, or use "
-                             "sinusoidal positions, which have no end")
+        end, learned = start + x.size(1), self.table.size(0)
+        if end > learned:
+            raise ValueError(f"length: {end} positions, but {learned} were "
+                             "learned; cut it, or use sinusoids")
         return x + self.table[start:end]                  # (B, T, d_model)
