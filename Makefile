@@ -8,6 +8,9 @@ EXPORT := transformer_annotated/_modidx.py
 STEP    = @printf '\n\033[1m==> %s\033[0m\n'
 BUILD   = $(BIN)/jupyter-book build . --toc book/_toc.yml -W -n --keep-going
 
+# Threads that wait must not spin: on a shared machine that takes ten times as long.
+export OMP_WAIT_POLICY := PASSIVE
+
 .PHONY: book test serve sync address browser clean
 
 # Sphinx does not repeat the warnings of a build that failed, unless it forgets it.

@@ -225,6 +225,7 @@ def test_masks_have_the_shapes_that_combine():
     expected = [[j <= i for j in range(3)] for i in range(3)]
     assert causal.tolist() == expected
     assert (padding & causal)[0, 0].tolist() == expected
+    assert causal_mask(3, device="meta").device.type == "meta"
 
 
 # Multi-head attention
@@ -273,16 +274,16 @@ def test_multi_head_equals_torch(dtype, bias, heads):
 def test_heads_side_by_side_are_the_loop_over_heads(heads, d_k, d_v):
     """One product for all heads gives what the paper's equation says."""
     module = MultiHeadAttention(24, heads, d_k, d_v)
-    x, y = torch.randn(2, 5, 24), torch.randn(2, 7, 24)
+    x, y, z = (torch.randn(2, n, 24) for n in (5, 7, 7))
     answers = []
     for i in range(heads):
         w_q, w_k, w_v = (
             linear.weight.view(heads, -1, 24)[i].T
             for linear in (module.w_q, module.w_k, module.w_v)
         )
-        answers.append(attention(x @ w_q, y @ w_k, y @ w_v)[0])
+        answers.append(attention(x @ w_q, y @ w_k, z @ w_v)[0])
     expected = torch.cat(answers, -1) @ module.w_o.weight.T
-    assert_close(module(x, y, y), expected)
+    assert_close(module(x, y, z), expected)
 
 
 def test_projections_have_no_bias_by_default():
@@ -414,16 +415,16 @@ def test_compiles_to_one_graph():
 def test_growing_cache_equals_all_at_once(sizes):
     """However the words come, each meets the keys of all before it."""
     attend = MultiHeadAttention(24, 4, d_k=5, d_v=7)
-    x = torch.randn(2, 9, 24)
+    x = torch.randn(3, 2, 9, 24)  # queries, keys and values
     cache, start, pieces = GrowingCache(), 0, []
     with torch.no_grad():
-        for piece in x.split(sizes, dim=1):
-            end = start + piece.size(1)
+        for piece in x.split(sizes, dim=2):
+            end = start + piece.size(2)
             mask = causal_mask(end)[start:]
-            pieces.append(attend(piece, piece, piece, mask, cache))
+            pieces.append(attend(*piece, mask, cache))
             start = end
         assert cache.length == 9
-        expected = attend(x, x, x, causal_mask(9))
+        expected = attend(*x, causal_mask(9))
     assert_close(torch.cat(pieces, 1), expected)
 
 
@@ -440,11 +441,11 @@ def test_growing_cache_makes_room_in_advance():
 def test_fixed_cache_projects_once():
     """Keys and values of a memory are made at the first call only."""
     attend, cache = MultiHeadAttention(8, 2), FixedCache()
-    x, memory = torch.randn(2, 3, 8), torch.randn(2, 5, 8)
-    first = attend(x, memory, memory, cache=cache)
-    assert_close(first, attend(x, memory, memory))
+    x, y, z = (torch.randn(2, n, 8) for n in (3, 5, 5))
+    first = attend(x, y, z, cache=cache)
+    assert_close(first, attend(x, y, z))
     attend.w_k.register_forward_hook(lambda *_: pytest.fail("projected again"))
-    assert torch.equal(attend(x, memory, memory, cache=cache), first)
+    assert torch.equal(attend(x, y, z, cache=cache), first)
 
 
 @pytest.mark.parametrize("kind", [GrowingCache, FixedCache])
@@ -597,6 +598,19 @@ def test_attention_refuses_what_does_not_fit(form, inputs, message):
         (lambda: MultiHeadAttention(8, 2, d_k=-1), "d_k: -1, expected"),
         (lambda: MultiHeadAttention(8, 2, d_v=0), "d_v: 0, expected"),
         (lambda: MultiHeadAttention(8, 2, dropout=1.0), "dropout: 1.0"),
+        (lambda: MultiHeadAttention(8, 2, dropout=-0.1), "dropout: -0.1"),
+        (
+            lambda: MultiHeadAttention(8, 2)(Z(2, 3, 8), *[Z(2, 3, 9)] * 2),
+            r"key: .*9\).* 8",
+        ),
+        (
+            lambda: MultiHeadAttention(8, 2)(*[Z(2, 3, 8)] * 2, Z(2, 3, 9)),
+            r"value: .*9\).* 8",
+        ),
+        (
+            lambda: MultiHeadAttention(8, 2).weights(*[Z(2, 3, 9)] * 2),
+            r"query: .*9\).* 8",
+        ),
         (
             lambda: MultiHeadAttention(8, 2)(*[Z(2, 3, 9)] * 3),
             r"query: .*9\).* 8",
@@ -610,7 +624,7 @@ def test_attention_refuses_what_does_not_fit(form, inputs, message):
             r"key: .*\(1, 2\).*query.*\(2, 2\)",
         ),
         (lambda: padding_mask(Z(3), pad=0), r"ids: shape \(3,\).*\(B, S\)"),
-        (lambda: causal_mask(-1), "length: -1, expected at least 1"),
+        (lambda: causal_mask(0), "length: 0, expected at least 1"),
     ],
 )
 def test_bad_sizes_are_refused(make, message):

@@ -22,6 +22,7 @@ CHARTS = {
         {"dot": torch.eye(3)}, [-1, 0, 1], query=[0.5, -1]
     ),
     "word_map": lambda: charts.word_map(MATRICES, ["a", "b"], ["x", "y"]),
+    "clocks": lambda: charts.clocks(sinusoids(5, 16)),
     "position_map": lambda: charts.position_map(sinusoids(5, 8)),
     "waves": lambda: charts.waves(sinusoids(5, 4), [6.28, 628.0]),
     "shift_map": lambda: charts.shift_map({1: torch.eye(2), 2: -torch.eye(2)}),
@@ -76,6 +77,7 @@ def test_menu_only_where_there_is_a_choice():
     [
         ("word_map", "step", ("step", "word", "x"), (10, "a", 2.0)),
         ("position_map", None, ("position", "component", "value"), (0, 1, 1.0)),
+        ("clocks", "position", ("position", "pair", "tip_x"), (0, 1, 2.5)),
         ("waves", "pair", ("pair", "part", "value"), (1, "cosine", 1.0)),
         (
             "shift_map",

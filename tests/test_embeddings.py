@@ -59,7 +59,7 @@ def test_initial_sizes():
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([[1, 2], [3, 10]], r"ids: 10 in sentence 1, position 1.*10 tokens"),
+        ([[1, 2], [10, 3]], r"ids: 10 in sentence 1, position 0.*10 tokens"),
         ([[1, -1]], r"ids: -1 in sentence 0, position 1.*0 to 9"),
         ([[1.0, 2.0]], r"ids: dtype torch.float32, expected torch.int64"),
         ([[True, False]], r"ids: dtype torch.bool"),
@@ -72,6 +72,15 @@ def test_wrong_ids_are_refused(ids, message):
     """Out of range, not whole numbers, or no sentences: said clearly."""
     with pytest.raises(ValueError, match=message):
         Embeddings(10, 4)(torch.tensor(ids))
+
+
+def test_no_sentences_and_other_whole_numbers_are_refused():
+    """A batch of nothing, and types that torch cannot look up."""
+    with pytest.raises(ValueError, match=r"ids: shape \(0, 3\)"):
+        Embeddings(10, 4)(torch.zeros(0, 3, dtype=torch.long))
+    for dtype in (torch.int8, torch.int16, torch.uint8):
+        with pytest.raises(ValueError, match=f"ids: dtype {dtype}"):
+            Embeddings(10, 4)(torch.zeros(2, 3, dtype=dtype))
 
 
 def test_ids_without_values_are_trusted():

@@ -97,8 +97,14 @@ def test_dropout_acts_on_the_sublayers_output_alone(pre_norm):
     """Before the sum: what was dropped leaves x, the rest is scaled up."""
     residual = Residual(1000, dropout=0.25, pre_norm=pre_norm)
     residual.norm = nn.Identity()  # see the sum itself
-    x = torch.randn(1, 4, 1000)
-    y = residual(x, torch.ones_like)
+    x, seen = torch.randn(1, 4, 1000), []
+
+    def sublayer(y):
+        seen.append(y)
+        return torch.ones_like(y)
+
+    y = residual(x, sublayer)
+    assert torch.equal(*seen, x)
     dropped = (y - x).abs() < 1e-5
     kept = (y - x - 1 / 0.75).abs() < 1e-5
     assert (dropped | kept).all()
@@ -117,6 +123,10 @@ def dropout_shares(layer):
 
 def test_dropout_is_where_the_paper_has_it():
     """On the output of each sub-layer; none on weights or after the ReLU."""
+    parts = MultiHeadAttention(8, 2), FeedForward(8, 8)
+    for layer in (EncoderLayer(*parts), DecoderLayer(parts[0], *parts)):
+        assert all(r.dropout.p == 0.1 for r in layer.residuals)
+    assert Residual(8).dropout.p == 0.1
     shares = dropout_shares(encoder_layer(dropout=0.3))
     assert shares == {
         "self_attention": 0.0,
@@ -207,6 +217,8 @@ def test_relu_dropout_is_a_switch_off_by_default():
     assert torch.equal(plain.train()(x), plain.eval()(x))
     assert not torch.equal(dropping.train()(x), plain(x))
     assert torch.equal(dropping.eval()(x), plain(x))
+    nn.init.zeros_(dropping.w_2.weight)  # the inside is dropped, not the bias
+    assert_close(dropping.train()(x), dropping.w_2.bias.expand_as(x))
 
 
 # Whole layers
@@ -287,5 +299,8 @@ def test_layers_of_other_widths_are_refused():
             MultiHeadAttention(8, 4),
             FeedForward(16, 32),
         )
+    wrong = "feed_forward: d_model 8, but that of self_attention is 16"
+    with pytest.raises(ValueError, match=wrong):
+        DecoderLayer(*[MultiHeadAttention(16, 4)] * 2, FeedForward(8, 32))
     with pytest.raises(ValueError, match="d_ff: 0, expected at least 1"):
         FeedForward(8, 0)

@@ -341,6 +341,12 @@ def test_base_and_big_have_the_papers_sizes():
     assert round(parameter_count(big) / 1e6, 1) == 214.2
 
 
+def test_tiny_has_the_sizes_of_its_peers():
+    """Four layers of 128, as in the benchmarks of small models."""
+    sizes = dataclasses.astuple(TransformerConfig.tiny(100))[:5]
+    assert sizes == (100, 4, 128, 256, 4)
+
+
 def test_switches_are_off_by_default():
     """Post-norm, sinusoids, no bias in attention, no dropout inside."""
     c = TransformerConfig.base(37_000)
@@ -636,6 +642,8 @@ def test_any_configuration_works(
         ),
         ({"heads": 7, "d_k": 64}, "heads: 7 does not divide d_model 512"),
         ({"d_k": 0}, "d_k: 0, expected at least 1"),
+        ({"d_v": 0}, "d_v: 0, expected at least 1"),
+        ({"vocab_size": None}, "vocab_size: None, expected a whole number"),
         ({"d_model": 7, "heads": 7}, "d_model: 7, expected an even number"),
         ({"dropout": 1.0}, "dropout: 1.0, expected 0 <= dropout < 1"),
         ({"dropout": math.nan}, "dropout: nan"),

@@ -96,6 +96,7 @@ def test_encodings_all_have_one_length():
 def test_any_length_and_any_start():
     """Later positions are what a longer table would have had there."""
     assert_close(sinusoids(7, 64, start=5), sinusoids(12, 64)[5:])
+    assert sinusoids(7, 64, device="meta").device.type == "meta"
     far = sinusoids(3, 64, start=50_000)
     assert far.isfinite().all()
     angles = torch.arange(50_000, 50_003).double()[:, None]

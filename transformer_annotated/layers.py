@@ -168,12 +168,12 @@ class DecoderLayer(nn.Module):
         """Take a target ``(B, T, d_model)`` one layer up.
 
         Looks at a memory ``(B, S, d_model)``. The masks broadcast to
-        ``(B, h, T, T)`` and ``(B, h, T, S)``. With a cache, ``x`` holds the
-        words that are new, and the last ``T`` of the mask is all words so far.
+        ``(B, h, T, T)`` and ``(B, h, T, S)``. With a cache, ``x`` holds only
+        the words that are new, and the mask has a column for all so far.
         """
-        past, told = (cache.past, cache.memory) if cache else (None, None)
+        past, across = (cache.past, cache.memory) if cache else (None, None)
         look_back, look_across, think = self.residuals
         x = look_back(x, lambda y: self.self_attention(y, y, y, mask, past))
         x = look_across(x, lambda y: self.cross_attention(
-            y, memory, memory, memory_mask, told))
+            y, memory, memory, memory_mask, across))
         return think(x, self.feed_forward)                # (B, T, d_model)

@@ -312,7 +312,7 @@ def forward_flops(config: TransformerConfig, source: int, target: int) -> int:
 
     Returns:
         Operations of all matrix products; a multiplication and an addition
-        are two. Norms, softmaxes and sums, about a hundredth, are left out.
+        are two. Norms, softmaxes and sums are left out.
     """
     d, (d_k, d_v) = config.d_model, config.head_sizes
     width = config.heads * (d_k + d_v)
