@@ -29,19 +29,24 @@ NORMS = pytest.mark.parametrize(
     "pre_norm", [False, True], ids=["post-norm", "pre-norm"]
 )
 SWITCHED = dataclasses.replace(
-    SMALL, pre_norm=True, attention_bias=True, learned_positions=12, d_k=3
+    SMALL,
+    d_k=3,
+    pad=V - 1,
+    learned_positions=12,
+    pre_norm=True,
+    attention_bias=True,
 )
 BOTH = pytest.mark.parametrize(
     "config", [SMALL, SWITCHED], ids=["paper", "not"]
 )
 
 
-def sentences(rows, length, padded=False):
-    """Random ids ``(rows, length)``, perhaps of different lengths."""
-    ids = torch.randint(1, V, (rows, length))
-    if padded:
+def sentences(rows, length, pad=None):
+    """Random ids ``(rows, length)``; with a pad, of different lengths."""
+    ids = torch.randint(1, V - 1, (rows, length))
+    if pad is not None:
         for row in range(1, rows):
-            ids[row, length - row :] = PAD
+            ids[row, length - row :] = pad
     return ids
 
 
@@ -130,9 +135,9 @@ def pairs(ours, theirs):
 
 
 @NORMS
-@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+@pytest.mark.parametrize("pad", [None, PAD], ids=["full", "padded"])
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-def test_model_equals_one_made_of_torchs_layers(pre_norm, padded, bias):
+def test_model_equals_one_made_of_torchs_layers(pre_norm, pad, bias):
     """With weights copied over: the same logits, and the same gradients."""
     config = dataclasses.replace(SMALL, pre_norm=pre_norm, attention_bias=bias)
     ours, theirs = Transformer(config).double(), Reference(config).double()
@@ -144,7 +149,7 @@ def test_model_equals_one_made_of_torchs_layers(pre_norm, padded, bias):
         for p, q, where in matched:
             p.normal_(std=0.3)
             q[where] = p
-    src, tgt = sentences(3, 7, padded), sentences(3, 6, padded)
+    src, tgt = sentences(3, 7, pad), sentences(3, 6, pad)
     labels = torch.randint(V, (18,))
     logits = ours(src, tgt), theirs(src, tgt)
     assert_close(*logits)
@@ -165,7 +170,7 @@ def test_changing_a_token_changes_nothing_before_it(config):
     before = model(src, tgt)
     for t in range(8):
         changed = tgt.clone()
-        changed[:, t] = changed[:, t] % (V - 1) + 1
+        changed[:, t] = changed[:, t] % (V - 2) + 1
         after = model(src, changed)
         assert torch.equal(before[:, :t], after[:, :t])
         assert not torch.equal(before[:, t:], after[:, t:])
@@ -175,7 +180,7 @@ def test_changing_a_token_changes_nothing_before_it(config):
 def test_padding_changes_nothing(config):
     """A sentence alone and inside a padded batch gives the same."""
     model = Transformer(config).eval()
-    src, tgt = sentences(3, 9, padded=True), sentences(3, 8, padded=True)
+    src, tgt = sentences(3, 9, config.pad), sentences(3, 8, config.pad)
     together = model(src, tgt)
     for row in range(3):
         words = src[row : row + 1, : 9 - row], tgt[row : row + 1, : 8 - row]
@@ -192,7 +197,7 @@ def test_every_source_word_reaches_every_prediction():
     before = model(src, tgt)
     for s in range(5):
         changed = src.clone()
-        changed[0, s] = changed[0, s] % (V - 1) + 1
+        changed[0, s] = changed[0, s] % (V - 2) + 1
         assert (model(changed, tgt) != before).any(-1).all()
 
 
@@ -239,7 +244,7 @@ def test_decoding_with_a_cache_equals_decoding_at_once(config, sizes):
     """Word by word or in pieces, in every layer, to 1e-5."""
     config = dataclasses.replace(config, layers=3)
     model = Transformer(config).eval()
-    src, tgt = sentences(3, 7, padded=True), sentences(3, 11)
+    src, tgt = sentences(3, 7, config.pad), sentences(3, 11)
     seen = {}
     for i, layer in enumerate(model.decoder.layers):
         layer.register_forward_hook(
@@ -290,6 +295,7 @@ def test_cache_size_follows_from_the_config():
         for x in (*layer.past.rooms, *layer.memory.kept)
     )
     assert kept == 2 * cache_bytes(SWITCHED, source=7, target=5)
+    assert kept == 4 * cache_bytes(SWITCHED, 7, 5, bytes_each=2)
 
 
 # Sizes
@@ -328,6 +334,12 @@ def test_table_3_can_be_built_and_counted(change, paper, ours):
         fitting = dataclasses.replace(config, vocab_size=41_100)
         assert round(parameter_count(fitting) / 1e6) == paper
         assert round(count / 1e6) != paper
+
+
+def test_counting_takes_no_memory():
+    """A model that fits nowhere can be counted."""
+    config = TransformerConfig(10**9, layers=100, d_model=2**14, d_ff=2**16)
+    assert parameter_count(config) > 10**13
 
 
 def test_base_and_big_have_the_papers_sizes():
@@ -526,7 +538,7 @@ def test_model_compiles(config, backend):
         model, fullgraph=True, dynamic=True, backend=backend
     )
     for lengths in ((7, 5), (4, 9)):
-        src, tgt = (sentences(3, n, padded=True) for n in lengths)
+        src, tgt = (sentences(3, n, config.pad) for n in lengths)
         results = []
         for run in (model, compiled):
             logits = run(src, tgt)
@@ -551,15 +563,22 @@ def test_model_exports():
         },
     ).module()
     for rows, lengths in ((2, (5, 4)), (3, (9, 12))):
-        words = [sentences(rows, n, padded=True) for n in lengths]
+        words = [sentences(rows, n, PAD) for n in lengths]
         assert_close(program(*words), model(*words))
+
+
+def test_model_lives_on_one_device():
+    """Masks and positions are made where the ids are."""
+    model = Transformer(SMALL).to("meta")
+    src, tgt = (sentences(2, n).to("meta") for n in (5, 4))
+    assert model(src, tgt).device.type == "meta"
 
 
 @BOTH
 def test_bfloat16_autocast(config):
     """Mixed precision runs, forwards and back, close to single precision."""
     model = Transformer(config)
-    words = sentences(3, 7, padded=True), sentences(3, 6)
+    words = sentences(3, 7, config.pad), sentences(3, 6)
     exact = model(*words)
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(*words)
@@ -574,7 +593,7 @@ def test_bfloat16_autocast(config):
 def test_model_in_bfloat16():
     """All weights in half precision: positions follow."""
     model = Transformer(SMALL).eval()
-    words = sentences(3, 7, padded=True), sentences(3, 6)
+    words = sentences(3, 7, PAD), sentences(3, 6)
     exact = model(*words)
     half = model.bfloat16()(*words)
     assert half.dtype == torch.bfloat16
@@ -671,14 +690,14 @@ def test_configuration_is_frozen():
     assert Transformer(odd)(sentences(1, 4), sentences(1, 5)).shape == (1, 5, V)
 
 
-GOOD = torch.tensor([[5, 6], [7, 0]])
+GOOD = torch.tensor([[5, 6], [7, SWITCHED.pad]])
 
 
 @pytest.mark.parametrize(
     ("src", "tgt", "message"),
     [
-        (GOOD + V, GOOD, "ids: 57 in sentence 1, position 0.*50 tokens"),
-        (GOOD, GOOD - 9, "ids: -9 in sentence 1, position 1"),
+        (GOOD + 1, GOOD, "ids: 50 in sentence 1, position 1.*50 tokens"),
+        (GOOD, GOOD - 6, "ids: -1 in sentence 0, position 0"),
         (GOOD.float(), GOOD, "ids: dtype torch.float32"),
         (GOOD, GOOD.double(), "ids: dtype torch.float64"),
         (GOOD[:, :0], GOOD, r"ids: shape \(2, 0\)"),
@@ -686,7 +705,7 @@ GOOD = torch.tensor([[5, 6], [7, 0]])
         (GOOD[0], GOOD, r"ids: shape \(2,\)"),
         (GOOD[:1], GOOD, "tgt: 2 sentences, but src has 1"),
         (
-            GOOD * torch.tensor([[1], [0]]),
+            torch.stack([GOOD[0], GOOD[1, [1, 1]]]),
             GOOD,
             "src: sentence 1 is all padding",
         ),
