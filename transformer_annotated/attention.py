@@ -214,14 +214,18 @@ def _head_sizes(
     d_model: int, heads: int, d_k: int | None, d_v: int | None
 ) -> tuple[int, int]:
     """Fill in the head sizes that were not given; refuse impossible ones."""
-    sizes = {"d_model": d_model, "heads": heads, "d_k": d_k, "d_v": d_v}
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name}: {size}, expected at least 1")
+    _check_sizes(d_model=d_model, heads=heads, d_k=d_k, d_v=d_v)
     if None in (d_k, d_v) and d_model % heads:
         raise ValueError(f"heads: {heads} does not divide d_model {d_model}; "
                          "give d_k and d_v")
     return d_k or d_model // heads, d_v or d_model // heads
+
+
+def _check_sizes(**sizes: int | None) -> None:
+    """Refuse sizes below 1."""
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name}: {size}, expected at least 1")
 
 
 def _check_vectors(d_model: int, **tensors: Tensor) -> None:

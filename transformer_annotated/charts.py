@@ -334,7 +334,8 @@ def clocks(table: Tensor) -> alt.LayerChart:
     face = clock.mark_point(size=2400, color=GREY, strokeWidth=1.5)
     hand = clock.mark_rule(color=BLUE, strokeWidth=3).encode(
         alt.X2("tip_x"), alt.Y2("tip_y"))
-    return (face + hand).properties(width=280, height=140)
+    return (face + hand).properties(
+        width=280, height=140, view=alt.ViewConfig(stroke=None))
 
 # %% ../notebooks/04_positions.ipynb #95156aab
 def shift_map(matrices: dict[int, Tensor]) -> alt.LayerChart:

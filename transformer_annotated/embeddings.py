@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .attention import _check_sizes
+
 # %% ../notebooks/03_embeddings.ipynb #2a39f4b7
 class Embeddings(nn.Module):
     """One matrix ``(V, d_model)`` for tokens in and tokens out.
@@ -23,9 +25,7 @@ class Embeddings(nn.Module):
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
         super().__init__()
-        for name, size in (("vocab_size", vocab_size), ("d_model", d_model)):
-            if size < 1:
-                raise ValueError(f"{name}: {size}, expected at least 1")
+        _check_sizes(vocab_size=vocab_size, d_model=d_model)
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
 

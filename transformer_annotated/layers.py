@@ -15,6 +15,7 @@ from transformer_annotated.attention import (
     FixedCache,
     GrowingCache,
     MultiHeadAttention,
+    _check_sizes,
 )
 
 # %% ../notebooks/05_layers.ipynb #bfcf7e1c
@@ -30,9 +31,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0) -> None:
         super().__init__()
-        for name, size in (("d_model", d_model), ("d_ff", d_ff)):
-            if size < 1:
-                raise ValueError(f"{name}: {size}, expected at least 1")
+        _check_sizes(d_model=d_model, d_ff=d_ff)
         self.d_model = d_model
         self.w_1 = nn.Linear(d_model, d_ff)
         self.w_2 = nn.Linear(d_ff, d_model)

@@ -9,6 +9,8 @@ __all__ = ['sinusoids', 'shift_matrix', 'SinusoidalPositions', 'LearnedPositions
 import torch
 from torch import Tensor, nn
 
+from .attention import _check_sizes
+
 # %% ../notebooks/04_positions.ipynb #7e0ed765
 def sinusoids(
     length: int,
@@ -67,9 +69,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, max_length: int, d_model: int) -> None:
         super().__init__()
-        for name, size in (("max_length", max_length), ("d_model", d_model)):
-            if size < 1:
-                raise ValueError(f"{name}: {size}, expected at least 1")
+        _check_sizes(max_length=max_length, d_model=d_model)
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=0.5**0.5)  # as long as sinusoids are
 
