@@ -434,7 +434,7 @@ def test_growing_cache_makes_room_in_advance():
     with torch.no_grad():
         for _ in range(100):
             attend(*[torch.randn(1, 1, 8)] * 3, cache=cache)
-            moves.add(cache.rooms[0].size(2))
+            moves.add(cache.kept[0].size(2))
     assert cache.length == 100 and len(moves) <= 8
 
 
@@ -453,10 +453,34 @@ def test_a_cache_of_another_batch_is_refused(kind):
     """One sentence would broadcast in silence over what was kept of two."""
     attend, cache = MultiHeadAttention(8, 2), kind()
     attend(*[torch.randn(2, 1, 8)] * 3, cache=cache)
+    with pytest.raises(ValueError, match="cache: was filled by another"):
+        MultiHeadAttention(8, 2)(*[torch.randn(2, 1, 8)] * 3, cache=cache)
     with pytest.raises(
-        ValueError, match=r"cache: .*2 sentences, but key has 1"
+        ValueError, match=r"cache: holds 2 sentences, but key has 1"
     ):
         attend(*[torch.randn(1, 1, 8)] * 3, cache=cache)
+
+
+def test_a_cache_of_another_memory_is_refused():
+    """Keys made from a memory do not serve one of another length."""
+    attend, cache = MultiHeadAttention(8, 2), FixedCache()
+    x = torch.randn(2, 3, 8)
+    attend(x, *[torch.randn(2, 5, 8)] * 2, cache=cache)
+    with pytest.raises(ValueError, match=r"cache: .* 5 tokens, but .* has 6"):
+        attend(x, *[torch.randn(2, 6, 8)] * 2, cache=cache)
+
+
+def test_a_growing_cache_is_for_inference():
+    """With gradients, only all at once; a second call says what to do."""
+    attend, cache = MultiHeadAttention(8, 2), GrowingCache()
+    x = torch.randn(2, 3, 8)
+    attend(x, x, x, causal_mask(3), cache).sum().backward()
+    with pytest.raises(ValueError, match=r"cache: .* torch.no_grad"):
+        attend(x, x, x, cache=cache)
+    assert cache.length == 3
+    with torch.no_grad():
+        attend(x, x, x, cache=cache)
+    assert cache.length == 6
 
 
 # Rival scores

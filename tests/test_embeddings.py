@@ -48,6 +48,7 @@ def test_initial_sizes():
     embeddings = Embeddings(2000, 512)
     assert_close(embeddings.weight.std().item(), 512**-0.5, rtol=0.02, atol=0)
     assert abs(embeddings.weight.mean()) < 1e-3
+    assert embeddings.weight.abs().max() > 4 * 512**-0.5  # normal, not uniform
     x = embeddings(torch.randint(2000, (10, 100)))
     assert_close(x.std().item(), 1.0, rtol=0.02, atol=0)
     logits = embeddings.logits(torch.randn(200, 512))
@@ -60,11 +61,12 @@ def test_initial_sizes():
     ("ids", "message"),
     [
         ([[1, 2], [10, 3]], r"ids: 10 in sentence 1, position 0.*10 tokens"),
+        ([[1, 10], [10, 3]], r"ids: 10 in sentence 0, position 1"),
         ([[1, -1]], r"ids: -1 in sentence 0, position 1.*0 to 9"),
-        ([[1.0, 2.0]], r"ids: dtype torch.float32, expected torch.int64"),
+        ([[1.0, 2.0]], r"ids: dtype torch.float32, expected torch.int64 or"),
         ([[True, False]], r"ids: dtype torch.bool"),
         ([1, 2], r"ids: shape \(2,\), expected \(B, length\)"),
-        ([[], []], r"ids: shape \(2, 0\).* at least one token"),
+        ([[], []], r"ids: shape \(2, 0\).* at least one sentence and one"),
         ([[[1]]], r"ids: shape \(1, 1, 1\)"),
     ],
 )
@@ -76,6 +78,8 @@ def test_wrong_ids_are_refused(ids, message):
 
 def test_no_sentences_and_other_whole_numbers_are_refused():
     """A batch of nothing, and types that torch cannot look up."""
+    with pytest.raises(ValueError, match="ids: list, expected a tensor"):
+        Embeddings(10, 4)([[1, 2]])
     with pytest.raises(ValueError, match=r"ids: shape \(0, 3\)"):
         Embeddings(10, 4)(torch.zeros(0, 3, dtype=torch.long))
     for dtype in (torch.int8, torch.int16, torch.uint8):

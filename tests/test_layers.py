@@ -28,15 +28,12 @@ NORMS = pytest.mark.parametrize(
 
 def encoder_layer(d=16, dropout=0.0, pre_norm=False):
     """A small encoder layer."""
-    return EncoderLayer(
-        MultiHeadAttention(d, 4), FeedForward(d, 4 * d), dropout, pre_norm
-    )
+    return EncoderLayer(d, 4, 4 * d, dropout=dropout, pre_norm=pre_norm)
 
 
 def decoder_layer(d=16, dropout=0.0, pre_norm=False):
     """A small decoder layer."""
-    attentions = MultiHeadAttention(d, 4), MultiHeadAttention(d, 4)
-    return DecoderLayer(*attentions, FeedForward(d, 4 * d), dropout, pre_norm)
+    return DecoderLayer(d, 4, 4 * d, dropout=dropout, pre_norm=pre_norm)
 
 
 # Layer normalisation
@@ -123,20 +120,21 @@ def dropout_shares(layer):
 
 def test_dropout_is_where_the_paper_has_it():
     """On the output of each sub-layer; none on weights or after the ReLU."""
-    parts = MultiHeadAttention(8, 2), FeedForward(8, 8)
-    for layer in (EncoderLayer(*parts), DecoderLayer(parts[0], *parts)):
-        assert all(r.dropout.p == 0.1 for r in layer.residuals)
+    for layer in (EncoderLayer(8, 2, 8), DecoderLayer(8, 2, 8)):
+        assert set(dropout_shares(layer).values()) == {0.0, 0.1}
     assert Residual(8).dropout.p == 0.1
     shares = dropout_shares(encoder_layer(dropout=0.3))
     assert shares == {
         "self_attention": 0.0,
         "feed_forward.dropout": 0.0,
-        "residuals.0.dropout": 0.3,
-        "residuals.1.dropout": 0.3,
+        "around_self_attention.dropout": 0.3,
+        "around_feed_forward.dropout": 0.3,
     }
     shares = dropout_shares(decoder_layer(dropout=0.3))
-    assert [n for n, p in shares.items() if p] == [
-        f"residuals.{i}.dropout" for i in range(3)
+    assert [name for name, share in shares.items() if share] == [
+        "around_self_attention.dropout",
+        "around_cross_attention.dropout",
+        "around_feed_forward.dropout",
     ]
 
 
@@ -230,7 +228,7 @@ def test_encoder_layer_is_two_sublayers(pre_norm):
     layer = encoder_layer(pre_norm=pre_norm)
     x = torch.randn(2, 5, 16)
     mask = padding_mask(torch.tensor([[1] * 5, [1, 1, 1, 0, 0]]), pad=0)
-    first, second = layer.residuals
+    first, second = layer.around_self_attention, layer.around_feed_forward
 
     def attend(y):
         return layer.self_attention(y, y, y, mask)
@@ -251,7 +249,8 @@ def test_decoder_layer_is_three_sublayers(pre_norm):
     x, memory = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
     mask, seen = causal_mask(5), torch.rand(2, 1, 1, 7) < 0.8
     seen[..., 0] = True
-    first, second, third = layer.residuals
+    first, second = layer.around_self_attention, layer.around_cross_attention
+    third = layer.around_feed_forward
 
     def look_back(y):
         return layer.self_attention(y, y, y, mask)
@@ -287,20 +286,18 @@ def test_cached_layer_equals_all_at_once(pre_norm):
             assert_close(torch.cat(pieces, 1), at_once, atol=1e-5, rtol=1e-5)
 
 
-def test_layers_of_other_widths_are_refused():
-    """Sub-layers that could not be added are named, with both sizes."""
-    wrong = "feed_forward: d_model 8, but that of self_attention is 16"
-    with pytest.raises(ValueError, match=wrong):
-        EncoderLayer(MultiHeadAttention(16, 4), FeedForward(8, 32))
-    wrong = "cross_attention: d_model 8, but that of self_attention is 16"
-    with pytest.raises(ValueError, match=wrong):
-        DecoderLayer(
-            MultiHeadAttention(16, 4),
-            MultiHeadAttention(8, 4),
-            FeedForward(16, 32),
-        )
-    wrong = "feed_forward: d_model 8, but that of self_attention is 16"
-    with pytest.raises(ValueError, match=wrong):
-        DecoderLayer(*[MultiHeadAttention(16, 4)] * 2, FeedForward(8, 32))
-    with pytest.raises(ValueError, match="d_ff: 0, expected at least 1"):
-        FeedForward(8, 0)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FeedForward(8, 0), "d_ff: 0, expected at least 1"),
+        (lambda: FeedForward(8, 8, dropout=1.0), "dropout: 1.0, expected 0 <="),
+        (lambda: Residual(8, dropout=-0.5), "dropout: -0.5, expected 0 <="),
+        (lambda: Residual(8, dropout="0.1"), "dropout: '0.1', expected 0 <="),
+        (lambda: EncoderLayer(8, 3, 8), "heads: 3 does not divide d_model 8"),
+        (lambda: DecoderLayer(8, 2, -1), "d_ff: -1, expected at least 1"),
+    ],
+)
+def test_bad_sizes_are_refused(make, message):
+    """The argument and what is wrong with it are named."""
+    with pytest.raises(ValueError, match=message):
+        make()

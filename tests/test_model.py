@@ -114,7 +114,8 @@ def layer_pairs(ours, theirs):
         yield from attention_pairs(ours.cross_attention, theirs.multihead_attn)
     modules = [(ours.feed_forward.w_1, theirs.linear1)]
     modules += [(ours.feed_forward.w_2, theirs.linear2)]
-    for i, residual in enumerate(ours.residuals):
+    around = [m for name, m in ours.named_children() if "around" in name]
+    for i, residual in enumerate(around):
         modules.append((residual.norm, getattr(theirs, f"norm{i + 1}")))
     for mine, other in modules:
         yield mine.weight, other.weight, ...
@@ -213,7 +214,8 @@ def test_one_matrix_serves_in_three_places():
     assert len(set(storages)) == len(storages) == len(model.state_dict())
     src, tgt = torch.tensor([[7, 8]]), torch.tensor([[9]])
     hidden = model.decode(tgt, model.encode(src), src)
-    (inside,) = torch.autograd.grad(hidden.sum(), model.embeddings.weight)
+    chosen = hidden[..., 0].sum()  # the sum of all is 0 after a norm
+    (inside,) = torch.autograd.grad(chosen, model.embeddings.weight)
     assert inside.any(-1).nonzero().flatten().tolist() == [7, 8, 9]
     (through,) = torch.autograd.grad(
         model(src, tgt).logsumexp(-1).sum(), model.embeddings.weight
@@ -292,10 +294,17 @@ def test_cache_size_follows_from_the_config():
     kept = sum(
         x.nbytes
         for layer in cache.layers
-        for x in (*layer.past.rooms, *layer.memory.kept)
+        for x in (*layer.past.kept, *layer.memory.kept)
     )
     assert kept == 2 * cache_bytes(SWITCHED, source=7, target=5)
     assert kept == 4 * cache_bytes(SWITCHED, 7, 5, bytes_each=2)
+    word_by_word = model.new_cache()
+    with torch.no_grad():
+        for word in sentences(2, 9).split(1, dim=1):
+            model.decode(word, model.encode(src), src, word_by_word)
+    room = sum(x.nbytes for y in word_by_word.layers for x in y.past.kept)
+    used = 2 * cache_bytes(SWITCHED, source=0, target=9)
+    assert used <= room <= 2 * used
 
 
 # Sizes
@@ -409,8 +418,9 @@ def test_operations_follow_from_the_config(config, sizes):
 
 def test_initial_values():
     """Xavier's matrices, zero biases, unit norms; no two layers alike."""
-    config = TransformerConfig(V, layers=2, d_model=64, d_ff=256, heads=4)
+    config = TransformerConfig(2000, layers=2, d_model=64, d_ff=256, heads=4)
     model = Transformer(config)
+    assert abs(model.embeddings.weight.std() * 8 - 1) < 0.02  # not Xavier's
     matrices = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
@@ -459,7 +469,8 @@ def test_dropout_shares_reach_their_places():
     )
     model = Transformer(config)
     for layer in (*model.encoder.layers, *model.decoder.layers):
-        assert all(r.dropout.p == 0.1 for r in layer.residuals)
+        assert layer.around_self_attention.dropout.p == 0.1
+        assert layer.around_feed_forward.dropout.p == 0.1
         assert layer.self_attention.dropout == 0.2
         assert layer.feed_forward.dropout.p == 0.3
     assert model.dropout.p == 0.1
@@ -471,6 +482,9 @@ def test_learned_positions_are_a_switch():
     model = Transformer(SWITCHED).eval()
     tables = model.source_positions, model.target_positions
     assert all(isinstance(p, LearnedPositions) for p in tables)
+    assert tables[0].table is not tables[1].table
+    for positions in tables:
+        assert 0.6 < positions.table.std() < 0.8  # as long as sinusoids
     words = sentences(1, 4), sentences(1, 4)
     before = model(*words)
     for positions in tables:
@@ -490,6 +504,9 @@ def test_shift_right_puts_each_label_one_step_ahead():
     inputs, labels = shift_right(target)
     assert inputs.tolist() == [[1, 7, 8], [1, 9, 2]]
     assert labels.tolist() == [[7, 8, 2], [9, 2, 0]]
+    for wrong in (target[0], target[:, :1]):
+        with pytest.raises(ValueError, match="target: shape"):
+            shift_right(wrong)
 
 
 @NORMS
@@ -500,10 +517,9 @@ def test_a_small_model_learns_a_dozen_sentences(pre_norm):
         V, layers=2, d_model=64, d_ff=128, heads=4, dropout=0, pre_norm=pre_norm
     )
     model = Transformer(config)
-    src = torch.randint(3, V, (12, 7))
-    src[6:, 5:] = PAD
-    whole = torch.cat([torch.ones(12, 1), src.flip(1)], 1).long()
-    whole = torch.cat([whole, torch.full((12, 1), 2)], 1)
+    src, whole = torch.randint(3, V, (2, 12, 8))
+    whole[:, 0], whole[:, -1] = 1, 2
+    whole[6:, 5], whole[6:, 6:], src[:6, 6:] = 2, PAD, PAD
     inputs, labels = shift_right(whole)
     optimizer = torch.optim.Adam(model.parameters(), 2e-3, betas=(0.9, 0.98))
     for _ in range(120):
@@ -652,9 +668,9 @@ def test_any_configuration_works(
         ({"vocab_size": 0}, "vocab_size: 0, expected at least 1"),
         ({"layers": 0}, "layers: 0, expected at least 1"),
         ({"d_model": -2}, "d_model: -2, expected at least 1"),
-        ({"d_model": 512.0}, "d_model: 512.0, expected a whole number"),
-        ({"d_ff": "2048"}, "d_ff: '2048', expected a whole number"),
-        ({"heads": True}, "heads: True, expected a whole number"),
+        ({"d_model": 512.0}, "d_model: 512.0, expected an int"),
+        ({"d_ff": "2048"}, "d_ff: '2048', expected an int"),
+        ({"heads": True}, "heads: True, expected an int"),
         (
             {"heads": 7},
             "heads: 7 does not divide d_model 512; give d_k and d_v",
@@ -662,12 +678,18 @@ def test_any_configuration_works(
         ({"heads": 7, "d_k": 64}, "heads: 7 does not divide d_model 512"),
         ({"d_k": 0}, "d_k: 0, expected at least 1"),
         ({"d_v": 0}, "d_v: 0, expected at least 1"),
-        ({"vocab_size": None}, "vocab_size: None, expected a whole number"),
+        ({"vocab_size": None}, "vocab_size: None, expected an int"),
         ({"d_model": 7, "heads": 7}, "d_model: 7, expected an even number"),
         ({"dropout": 1.0}, "dropout: 1.0, expected 0 <= dropout < 1"),
         ({"dropout": math.nan}, "dropout: nan"),
         ({"attention_dropout": -0.1}, "attention_dropout: -0.1"),
         ({"relu_dropout": 2}, "relu_dropout: 2"),
+        ({"pad": 0.0}, "pad: 0.0, expected an int"),
+        ({"learned_positions": 2.5}, "learned_positions: 2.5, expected an int"),
+        ({"pre_norm": "false"}, "pre_norm: 'false', expected True or False"),
+        ({"attention_bias": 1}, "attention_bias: 1, expected True or False"),
+        ({"dropout": None}, "dropout: None, expected 0 <= dropout < 1"),
+        ({"dropout": False}, "dropout: False, expected"),
         ({"pad": 37_000}, "pad: 37000, but the vocabulary has 37000 tokens"),
         ({"pad": -1}, "pad: -1, expected at least 0"),
         (
@@ -696,21 +718,25 @@ GOOD = torch.tensor([[5, 6], [7, SWITCHED.pad]])
 @pytest.mark.parametrize(
     ("src", "tgt", "message"),
     [
-        (GOOD + 1, GOOD, "ids: 50 in sentence 1, position 1.*50 tokens"),
-        (GOOD, GOOD - 6, "ids: -1 in sentence 0, position 0"),
-        (GOOD.float(), GOOD, "ids: dtype torch.float32"),
-        (GOOD, GOOD.double(), "ids: dtype torch.float64"),
-        (GOOD[:, :0], GOOD, r"ids: shape \(2, 0\)"),
-        (GOOD, GOOD[:, :0], r"ids: shape \(2, 0\)"),
-        (GOOD[0], GOOD, r"ids: shape \(2,\)"),
+        (GOOD + 1, GOOD, "src: 50 in sentence 1, position 1.*50 tokens"),
+        (GOOD, GOOD - 6, "tgt: -1 in sentence 0, position 0"),
+        (GOOD.float(), GOOD, "src: dtype torch.float32"),
+        (GOOD, GOOD.double(), "tgt: dtype torch.float64"),
+        (GOOD[:, :0], GOOD, r"src: shape \(2, 0\)"),
+        (GOOD, GOOD[:, :0], r"tgt: shape \(2, 0\)"),
+        (GOOD[0], GOOD, r"src: shape \(2,\)"),
+        (GOOD, [[1]], "tgt: list, expected a tensor"),
         (GOOD[:1], GOOD, "tgt: 2 sentences, but src has 1"),
+        (GOOD[:, [1, 1]], GOOD, "src: sentence 1 has padding .* nothing else"),
+        (GOOD[[1, 0]][:, [1, 1]], GOOD, "src: sentence 0 has padding"),
+        (GOOD.flip(1), GOOD, "src: sentence 1 has padding .* before a word"),
+        (GOOD, GOOD.flip(1), "tgt: sentence 1 has padding .* before a word"),
+        (GOOD, GOOD[:, [0, 1, 0]], "tgt: sentence 1 has padding .* before"),
         (
-            torch.stack([GOOD[0], GOOD[1, [1, 1]]]),
+            GOOD[:1].repeat(2, 7),
             GOOD,
-            "src: sentence 1 is all padding",
+            "length: 14 positions, but 12 were learn",
         ),
-        (GOOD, GOOD.flip(1), "tgt: sentence 1 begins with padding"),
-        (GOOD.repeat(1, 7), GOOD, "length: 14 positions, but 12 were learned"),
         (GOOD, GOOD[:1].repeat(2, 7), "length: 14 positions, but 12"),
     ],
 )
@@ -720,18 +746,40 @@ def test_wrong_sentences_are_refused(src, tgt, message):
         Transformer(SWITCHED)(src, tgt)
 
 
-def test_a_cache_of_other_sentences_is_refused():
-    """A batch of another size cannot go on with the cache."""
+def test_what_does_not_belong_together_is_refused():
+    """Memory, source and cache of others; the cache is as it was before."""
     model = Transformer(SMALL).eval()
-    cache = model.new_cache()
+    src, tgt = sentences(2, 4), sentences(2, 6)
     with torch.no_grad():
-        for rows in (2, 3):
-            src, tgt = sentences(rows, 4), sentences(rows, 1)
-            memory = model.encode(src)
-            if rows == 2:
-                model.decode(tgt, memory, src, cache)
-        with pytest.raises(ValueError, match=r"cache: .* 2 sentences.* 3"):
-            model.decode(tgt, memory, src, cache)
+        memory, cache = model.encode(src), model.new_cache()
+        model.decode(tgt[:, :3], memory, src, cache)
+        word = tgt[:, 3:4]
+        for wrong, message in (
+            ((word, memory, src[:1]), "tgt: 2 sentences, but src has 1"),
+            ((word, memory, src[:, :1]), r"memory: shape .*src has \(2, 1\)"),
+            ((word, memory[:, :2], src), r"memory: shape \(2, 2, 16\)"),
+            ((word, memory[..., :8], src), r"memory: .* d_model is 16"),
+            ((word[:1], memory[:1], src[:1]), "cache: holds 2 sentences"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                model.decode(*wrong, cache)
+        rest = model.decode(tgt[:, 3:], memory, src, cache)
+        assert_close(rest, model.decode(tgt, memory, src)[:, 3:])
+        for config in (SMALL, dataclasses.replace(SMALL, layers=1)):
+            with pytest.raises(ValueError, match="cache: "):
+                other = Transformer(config)
+                other.decode(word, memory, src, cache)
+
+
+def test_a_learned_table_ends_while_decoding_too():
+    """The position counts from the start of the sentence, not of the call."""
+    model = Transformer(SWITCHED).eval()
+    src, cache = sentences(1, 4), model.new_cache()
+    with torch.no_grad():
+        memory = model.encode(src)
+        model.decode(sentences(1, 12), memory, src, cache)
+        with pytest.raises(ValueError, match="length: 13 positions, but 12"):
+            model.decode(sentences(1, 1), memory, src, cache)
 
 
 def test_padding_alone_is_never_nan():

@@ -104,6 +104,16 @@ def test_any_length_and_any_start():
     assert_close(far[:, ::2], angles.sin().float(), atol=5e-3, rtol=0)
 
 
+def test_sinusoids_are_exact_whatever_the_default():
+    """Half precision as the default would turn the clocks by radians."""
+    expected = sinusoids(100, 64)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert_close(sinusoids(100, 64), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_positions_are_added():
     """The module adds the encodings, in the precision that it is given."""
     x = torch.randn(2, 5, 8)
@@ -159,6 +169,14 @@ def test_words_can_be_recognised_under_their_positions():
         (lambda: sinusoids(5, 0), "d_model: 0"),
         (lambda: LearnedPositions(0, 8), "max_length: 0, expected at least 1"),
         (lambda: LearnedPositions(8, 0), "d_model: 0, expected at least 1"),
+        (
+            lambda: LearnedPositions(4, 8)(torch.zeros(1, 1, 8), start=-1),
+            "x: vectors of size 8 from position -1, expected size 8 from 0",
+        ),
+        (
+            lambda: LearnedPositions(4, 8)(torch.zeros(1, 1, 1)),
+            "x: vectors of size 1 from position 0, expected size 8",
+        ),
         (
             lambda: LearnedPositions(4, 8)(torch.zeros(1, 5, 8)),
             "length: 5 positions, but 4 were learned",

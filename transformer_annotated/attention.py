@@ -53,7 +53,8 @@ def attention(
         key: Keys ``(..., S, d_k)``.
         value: Values ``(..., S, d_v)``.
         mask: Boolean, ``True`` = may attend; broadcasts to ``(..., T, S)``.
-        dropout: Share of the weights to drop; the paper's 5.4 has none.
+        dropout: Share of the weights to drop, in training or not; the
+            paper's section 5.4 has none.
 
     Returns:
         The output ``(..., T, d_v)``, and the weights ``(..., T, S)`` as they
@@ -90,7 +91,7 @@ def _check(query: Tensor, key: Tensor, mask: Tensor | None) -> None:
 
 def _check_value(key: Tensor, value: Tensor) -> None:
     """Refuse values that do not come one to a key."""
-    if value.dim() < 2 or key.shape[:-1] != value.shape[:-1]:
+    if key.shape[:-1] != value.shape[:-1]:
         raise ValueError(f"value: shape {tuple(value.shape)}, but key has "
                          f"shape {tuple(key.shape)}: one value to each key")
 
@@ -165,8 +166,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         d_k, d_v = _head_sizes(d_model, heads, d_k, d_v)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout: {dropout}, expected 0 <= dropout < 1")
+        _check_shares(dropout=dropout)
         self.d_model, self.heads, self.dropout = d_model, heads, dropout
         self.w_q = nn.Linear(d_model, heads * d_k, bias=bias)
         self.w_k = nn.Linear(d_model, heads * d_k, bias=bias)
@@ -182,7 +182,7 @@ class MultiHeadAttention(nn.Module):
         Takes queries ``(B, T, d_model)``, keys and values ``(B, S, d_model)``,
         and a mask that broadcasts to ``(B, h, T, S)``; gives
         ``(B, T, d_model)``. With a cache, ``S`` in the mask counts all keys
-        that the cache holds.
+        that the cache holds, of which ``key`` may be a part, or already known.
         """
         _check_vectors(self.d_model, query=query, key=key, value=value)
         q = _split(self.w_q(query), self.heads)           # (B, h, T, d_k)
@@ -228,6 +228,14 @@ def _check_sizes(**sizes: int | None) -> None:
             raise ValueError(f"{name}: {size}, expected at least 1")
 
 
+def _check_shares(**shares: float) -> None:
+    """Refuse shares to drop that are not numbers from 0 to below 1."""
+    for name, share in shares.items():
+        number = isinstance(share, int | float) and share is not False
+        if not number or not 0 <= share < 1:
+            raise ValueError(f"{name}: {share!r}, expected 0 <= {name} < 1")
+
+
 def _check_vectors(d_model: int, **tensors: Tensor) -> None:
     """Refuse inputs that are not batches of vectors of the model's size."""
     for name, x in tensors.items():
@@ -240,57 +248,82 @@ def _check_vectors(d_model: int, **tensors: Tensor) -> None:
 class GrowingCache:
     """Keys and values of all positions so far: for masked self-attention.
 
-    Meant for inference: later calls write in place, which autograd refuses.
+    Belongs to one attention and one batch, and is meant for inference.
     """
 
     def __init__(self) -> None:
+        self.owner = None
         self.length = 0
-        self.rooms = ()                 # keys, values: (B, h, room, d)
+        self.kept = ()                  # keys, values: (B, h, room, d)
 
     def keys_values(
         self, attention: MultiHeadAttention, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Project new positions, and give them with all earlier ones."""
-        _check_batch(self.rooms, key)
+        """Project new positions ``(B, T, d_model)``; give all so far.
+
+        Gives keys ``(B, h, length, d_k)`` and values ``(B, h, length, d_v)``.
+        """
+        _check_cache(self, attention, key)
         new = attention.keys_values(key, value)           # (B, h, T, d) each
-        start, self.length = self.length, self.length + key.size(1)
-        if start == 0:
-            self.rooms = new
+        if self.length == 0:
+            self.owner, self.length, self.kept = attention, key.size(1), new
             return new
-        if self.length > self.rooms[0].size(2):           # full: double it
-            more = (0, 0, 0, 2 * self.length - self.rooms[0].size(2))
-            self.rooms = tuple(F.pad(room, more) for room in self.rooms)
-        for room, x in zip(self.rooms, new, strict=True):
+        if new[0].requires_grad:
+            raise ValueError("cache: needs gradients, but is written in place; "
+                             "use it under torch.no_grad()")
+        start, self.length = self.length, self.length + key.size(1)
+        if self.length > self.kept[0].size(2):            # full: double it
+            more = (0, 0, 0, 2 * self.length - self.kept[0].size(2))
+            self.kept = tuple(F.pad(room, more) for room in self.kept)
+        for room, x in zip(self.kept, new, strict=True):
             room[:, :, start:self.length] = x
-        keys, values = (room[:, :, :self.length] for room in self.rooms)
+        keys, values = (room[:, :, :self.length] for room in self.kept)
         return keys, values
 
 # %% ../notebooks/02_attention.ipynb #5747298a
 class FixedCache:
-    """Keys and values made once: for attention to a finished memory."""
+    """Keys and values made once: for attention to a finished memory.
+
+    Belongs to one attention and one memory.
+    """
 
     def __init__(self) -> None:
+        self.owner = None
         self.kept = ()                  # keys, values: (B, h, S, d)
 
     def keys_values(
         self, attention: MultiHeadAttention, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Project at the first call; afterwards, give what was kept."""
-        _check_batch(self.kept, key)
-        if not self.kept:
+        """Project a memory ``(B, S, d_model)`` once; give what was kept.
+
+        Gives keys ``(B, h, S, d_k)`` and values ``(B, h, S, d_v)``.
+        """
+        _check_cache(self, attention, key)
+        if self.owner is None:
+            self.owner = attention
             self.kept = attention.keys_values(key, value) # (B, h, S, d) each
+        elif self.kept[0].size(2) != key.size(1):
+            raise ValueError(f"cache: made of {self.kept[0].size(2)} tokens, "
+                             f"but this memory has {key.size(1)}; a new memory "
+                             "needs a new cache")
         return self.kept
 
 
 Cache = GrowingCache | FixedCache
 
 # %% ../notebooks/02_attention.ipynb #372cefe1
-def _check_batch(kept: tuple[Tensor, ...], key: Tensor) -> None:
-    """Refuse to mix what was kept of one batch with another batch."""
-    if kept and kept[0].size(0) != key.size(0):
-        raise ValueError(f"cache: holds keys of {kept[0].size(0)} sentences, "
-                         f"but key has {key.size(0)}; a new batch needs a new "
-                         "cache")
+def _check_cache(
+    cache: Cache, attention: MultiHeadAttention, key: Tensor
+) -> None:
+    """Refuse a cache that another module, or another batch, has filled."""
+    if cache.owner is None:
+        return
+    if cache.owner is not attention:
+        raise ValueError("cache: was filled by another attention; each module "
+                         "needs a cache of its own")
+    if cache.kept[0].size(0) != key.size(0):
+        raise ValueError(f"cache: holds {cache.kept[0].size(0)} sentences, but "
+                         f"key has {key.size(0)}; a new batch needs a new cache")
 
 # %% ../notebooks/02_attention.ipynb #37eec8d6
 def dot_score(query: Tensor, key: Tensor) -> Tensor:

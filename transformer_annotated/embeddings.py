@@ -29,10 +29,13 @@ class Embeddings(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Vectors ``(B, T, d_model)`` of token ids ``(B, T)``."""
+    def forward(self, ids: Tensor, name: str = "ids") -> Tensor:
+        """Vectors ``(B, T, d_model)`` of token ids ``(B, T)``.
+
+        ``name`` is what an error message calls the ids.
+        """
         vocab_size, d_model = self.weight.shape
-        _check_ids(ids, vocab_size)
+        _check_ids(name, ids, vocab_size)
         return F.embedding(ids, self.weight) * math.sqrt(d_model)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -46,19 +49,21 @@ def _has_values(ids: Tensor) -> bool:
     return real and not torch.compiler.is_compiling()
 
 
-def _check_ids(ids: Tensor, vocab_size: int) -> None:
+def _check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
     """Refuse what cannot be token ids; look at values where that is cheap."""
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"{name}: {type(ids).__name__}, expected a tensor")
     if ids.dim() != 2 or 0 in ids.shape:
-        raise ValueError(f"ids: shape {tuple(ids.shape)}, expected (B, length),"
-                         " at least one sentence of at least one token")
+        raise ValueError(f"{name}: shape {tuple(ids.shape)}, expected (B, "
+                         "length), at least one sentence and one token")
     if ids.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"ids: dtype {ids.dtype}, expected torch.int64; "
-                         "token ids are whole numbers")
+        raise ValueError(f"{name}: dtype {ids.dtype}, expected torch.int64 or "
+                         "torch.int32")
     if _has_values(ids):
         low, high = (end.item() for end in ids.aminmax())
         if low < 0 or high >= vocab_size:
             wrong = low if low < 0 else high
             row, column = (ids == wrong).nonzero()[0].tolist()
-            raise ValueError(f"ids: {wrong} in sentence {row}, position "
+            raise ValueError(f"{name}: {wrong} in sentence {row}, position "
                              f"{column}, but the vocabulary has {vocab_size} "
                              f"tokens, 0 to {vocab_size - 1}")

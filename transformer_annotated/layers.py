@@ -15,6 +15,7 @@ from transformer_annotated.attention import (
     FixedCache,
     GrowingCache,
     MultiHeadAttention,
+    _check_shares,
     _check_sizes,
 )
 
@@ -32,7 +33,7 @@ class FeedForward(nn.Module):
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0) -> None:
         super().__init__()
         _check_sizes(d_model=d_model, d_ff=d_ff)
-        self.d_model = d_model
+        _check_shares(dropout=dropout)
         self.w_1 = nn.Linear(d_model, d_ff)
         self.w_2 = nn.Linear(d_ff, d_model)
         self.dropout = nn.Dropout(dropout)
@@ -53,6 +54,9 @@ def layer_norm(
         gain: Scale ``(d,)`` of each component.
         bias: Shift ``(d,)`` of each component.
         eps: Added to the variance, inside the root.
+
+    Returns:
+        Vectors ``(..., d)``, with mean 0 and variance 1 before gain and bias.
     """
     centred = x - x.mean(-1, keepdim=True)                # (..., d)
     variance = centred.square().mean(-1, keepdim=True)    # (..., 1), biased
@@ -73,6 +77,7 @@ class Residual(nn.Module):
         self, d_model: int, dropout: float = 0.1, pre_norm: bool = False
     ) -> None:
         super().__init__()
+        _check_shares(dropout=dropout)
         self.norm = nn.LayerNorm(d_model, eps=1e-6)
         self.dropout = nn.Dropout(dropout)
         self.pre_norm = pre_norm
@@ -90,45 +95,49 @@ class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward: the left column of Figure 1.
 
     Args:
-        self_attention: Looks at all words of the source.
-        feed_forward: Digests what was seen.
+        d_model: Size of the vectors that come in and go out.
+        heads: Number of attention heads.
+        d_ff: Width of the feed-forward network.
+        d_k: Size of a head's queries and keys; by default d_model / heads.
+        d_v: Size of a head's values; by default d_model / heads.
         dropout: Share of each sub-layer's output to drop in training.
         pre_norm: Normalise before the sub-layers, not after the sums.
+        attention_bias: Whether the projections of attention have a bias.
+        attention_dropout: Share of attention weights to drop in training.
+        relu_dropout: Share of the feed-forward network's inside to drop.
     """
 
     def __init__(
-        self, self_attention: MultiHeadAttention, feed_forward: FeedForward,
-        dropout: float = 0.1, pre_norm: bool = False,
+        self, d_model: int, heads: int, d_ff: int, d_k: int | None = None,
+        d_v: int | None = None, dropout: float = 0.1, pre_norm: bool = False,
+        attention_bias: bool = False, attention_dropout: float = 0.0,
+        relu_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        d_model = self_attention.d_model
-        _check_widths(d_model, feed_forward=feed_forward)
-        self.self_attention = self_attention
-        self.feed_forward = feed_forward
-        self.residuals = nn.ModuleList(
-            Residual(d_model, dropout, pre_norm) for _ in range(2))
+        self.self_attention = MultiHeadAttention(
+            d_model, heads, d_k, d_v, attention_bias, attention_dropout)
+        self.feed_forward = FeedForward(d_model, d_ff, relu_dropout)
+        self.around_self_attention = Residual(d_model, dropout, pre_norm)
+        self.around_feed_forward = Residual(d_model, dropout, pre_norm)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Take a source ``(B, S, d_model)`` one layer up.
 
         The mask broadcasts to ``(B, h, S, S)``; ``True`` = may attend.
         """
-        look, think = self.residuals
-        x = look(x, lambda y: self.self_attention(y, y, y, mask))
-        return think(x, self.feed_forward)                # (B, S, d_model)
-
-# %% ../notebooks/05_layers.ipynb #bf5965e3
-def _check_widths(d_model: int, **sublayers: nn.Module) -> None:
-    """Refuse sub-layers that cannot be added to vectors of size d_model."""
-    for name, sublayer in sublayers.items():
-        if sublayer.d_model != d_model:
-            raise ValueError(f"{name}: d_model {sublayer.d_model}, but that of "
-                             f"self_attention is {d_model}")
+        x = self.around_self_attention(
+            x, lambda y: self.self_attention(y, y, y, mask))
+        return self.around_feed_forward(x, self.feed_forward)
 
 # %% ../notebooks/05_layers.ipynb #e494cf68
 @dataclass
 class LayerCache:
-    """What one decoder layer need not compute twice."""
+    """What one decoder layer need not compute twice.
+
+    Args:
+        past: Keys and values of the words so far, for self-attention.
+        memory: Keys and values of the memory, for cross-attention.
+    """
 
     past: GrowingCache = field(default_factory=GrowingCache)
     memory: FixedCache = field(default_factory=FixedCache)
@@ -137,28 +146,24 @@ class LayerCache:
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention, feed-forward: Figure 1, on the right.
 
-    Args:
-        self_attention: Looks back at the words written so far.
-        cross_attention: Looks across at the memory.
-        feed_forward: Digests what was seen.
-        dropout: Share of each sub-layer's output to drop in training.
-        pre_norm: Normalise before the sub-layers, not after the sums.
+    Takes the same arguments as :class:`EncoderLayer`.
     """
 
     def __init__(
-        self, self_attention: MultiHeadAttention,
-        cross_attention: MultiHeadAttention, feed_forward: FeedForward,
-        dropout: float = 0.1, pre_norm: bool = False,
+        self, d_model: int, heads: int, d_ff: int, d_k: int | None = None,
+        d_v: int | None = None, dropout: float = 0.1, pre_norm: bool = False,
+        attention_bias: bool = False, attention_dropout: float = 0.0,
+        relu_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        d_model = self_attention.d_model
-        _check_widths(d_model, cross_attention=cross_attention,
-                      feed_forward=feed_forward)
-        self.self_attention = self_attention
-        self.cross_attention = cross_attention
-        self.feed_forward = feed_forward
-        self.residuals = nn.ModuleList(
-            Residual(d_model, dropout, pre_norm) for _ in range(3))
+        self.self_attention, self.cross_attention = (
+            MultiHeadAttention(
+                d_model, heads, d_k, d_v, attention_bias, attention_dropout)
+            for _ in range(2))
+        self.feed_forward = FeedForward(d_model, d_ff, relu_dropout)
+        self.around_self_attention = Residual(d_model, dropout, pre_norm)
+        self.around_cross_attention = Residual(d_model, dropout, pre_norm)
+        self.around_feed_forward = Residual(d_model, dropout, pre_norm)
 
     def forward(
         self, x: Tensor, memory: Tensor, mask: Tensor | None = None,
@@ -170,9 +175,12 @@ class DecoderLayer(nn.Module):
         ``(B, h, T, T)`` and ``(B, h, T, S)``. With a cache, ``x`` holds only
         the words that are new, and the mask has a column for all so far.
         """
-        past, across = (cache.past, cache.memory) if cache else (None, None)
-        look_back, look_across, think = self.residuals
-        x = look_back(x, lambda y: self.self_attention(y, y, y, mask, past))
-        x = look_across(x, lambda y: self.cross_attention(
-            y, memory, memory, memory_mask, across))
-        return think(x, self.feed_forward)                # (B, T, d_model)
+        past, across = (None, None)
+        if cache is not None:
+            past, across = cache.past, cache.memory
+        x = self.around_self_attention(
+            x, lambda y: self.self_attention(y, y, y, mask, past))
+        x = self.around_cross_attention(
+            x, lambda y: self.cross_attention(
+                y, memory, memory, memory_mask, across))
+        return self.around_feed_forward(x, self.feed_forward)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from transformer_annotated.attention import (
-    MultiHeadAttention,
+    _check_shares,
+    _head_sizes,
     causal_mask,
     padding_mask,
 )
@@ -21,7 +22,6 @@ from .embeddings import Embeddings, _has_values
 from transformer_annotated.layers import (
     DecoderLayer,
     EncoderLayer,
-    FeedForward,
     LayerCache,
 )
 from transformer_annotated.positions import (
@@ -77,7 +77,7 @@ class TransformerConfig:
 
     @classmethod
     def big(cls, vocab_size: int) -> "TransformerConfig":
-        """The big model of Table 3."""
+        """The big model of Table 3; English–French has dropout 0.1."""
         return cls(vocab_size, d_model=1024, d_ff=4096, heads=16, dropout=0.3)
 
     @classmethod
@@ -88,8 +88,7 @@ class TransformerConfig:
     @property
     def head_sizes(self) -> tuple[int, int]:
         """The sizes ``d_k`` and ``d_v``, given or not."""
-        default = self.d_model // self.heads
-        return self.d_k or default, self.d_v or default
+        return _head_sizes(self.d_model, self.heads, self.d_k, self.d_v)
 
 # %% ../notebooks/06_model.ipynb #a114a539
 def _check_config(config: TransformerConfig) -> None:
@@ -100,33 +99,29 @@ def _check_config(config: TransformerConfig) -> None:
         if value is None and name in ("d_k", "d_v"):
             continue
         if type(value) is not int:
-            raise ValueError(f"{name}: {value!r}, expected a whole number")
+            raise ValueError(f"{name}: {value!r}, expected an int")
         if value < (name in whole):
             raise ValueError(f"{name}: {value}, expected at least "
                              f"{int(name in whole)}")
-    for name in ("dropout", "attention_dropout", "relu_dropout"):
-        if not 0 <= (value := getattr(config, name)) < 1:
-            raise ValueError(f"{name}: {value}, expected 0 <= {name} < 1")
+    for name in ("pre_norm", "attention_bias"):
+        if type(value := getattr(config, name)) is not bool:
+            raise ValueError(f"{name}: {value!r}, expected True or False")
+    _check_shares(dropout=config.dropout, relu_dropout=config.relu_dropout,
+                  attention_dropout=config.attention_dropout)
     if config.pad >= config.vocab_size:
         raise ValueError(f"pad: {config.pad}, but the vocabulary has "
                          f"{config.vocab_size} tokens")
-    if None in (config.d_k, config.d_v) and config.d_model % config.heads:
-        raise ValueError(f"heads: {config.heads} does not divide d_model "
-                         f"{config.d_model}; give d_k and d_v")
+    _ = config.head_sizes               # refuses heads that do not fit
     if config.d_model % 2 and not config.learned_positions:
         raise ValueError(f"d_model: {config.d_model}, expected an even number "
                          "for sinusoids; or set learned_positions")
 
 # %% ../notebooks/06_model.ipynb #1610ca9c
-def _attention(config: TransformerConfig) -> MultiHeadAttention:
-    """A fresh attention of the configured sizes."""
-    return MultiHeadAttention(config.d_model, config.heads, *config.head_sizes,
-                              config.attention_bias, config.attention_dropout)
-
-
-def _feed_forward(config: TransformerConfig) -> FeedForward:
-    """A fresh feed-forward network of the configured sizes."""
-    return FeedForward(config.d_model, config.d_ff, config.relu_dropout)
+def _sizes(config: TransformerConfig) -> dict:
+    """What the configuration says about a layer."""
+    names = ("d_model", "heads", "d_ff", "d_k", "d_v", "dropout", "pre_norm",
+             "attention_bias", "attention_dropout", "relu_dropout")
+    return {name: getattr(config, name) for name in names}
 
 
 def _last_norm(config: TransformerConfig) -> nn.Module:
@@ -137,14 +132,16 @@ def _last_norm(config: TransformerConfig) -> nn.Module:
 
 # %% ../notebooks/06_model.ipynb #65da9e07
 class Encoder(nn.Module):
-    """A stack of encoder layers: from a source to a memory of it."""
+    """A stack of encoder layers: from a source to a memory of it.
+
+    Args:
+        config: The sizes of the model.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            EncoderLayer(_attention(config), _feed_forward(config),
-                         config.dropout, config.pre_norm)
-            for _ in range(config.layers))
+            EncoderLayer(**_sizes(config)) for _ in range(config.layers))
         self.norm = _last_norm(config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -158,7 +155,11 @@ class Encoder(nn.Module):
 
 # %% ../notebooks/06_model.ipynb #38f909a7
 class DecoderCache:
-    """What a decoder remembers from word to word, layer by layer."""
+    """What a decoder remembers from word to word, layer by layer.
+
+    Args:
+        layers: How many layers the decoder has.
+    """
 
     def __init__(self, layers: int) -> None:
         self.layers = [LayerCache() for _ in range(layers)]
@@ -170,14 +171,16 @@ class DecoderCache:
 
 # %% ../notebooks/06_model.ipynb #52c0fc73
 class Decoder(nn.Module):
-    """A stack of decoder layers: from a memory and words to the next word."""
+    """A stack of decoder layers: from a memory and words to the next word.
+
+    Args:
+        config: The sizes of the model.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            DecoderLayer(_attention(config), _attention(config),
-                         _feed_forward(config), config.dropout, config.pre_norm)
-            for _ in range(config.layers))
+            DecoderLayer(**_sizes(config)) for _ in range(config.layers))
         self.norm = _last_norm(config)
 
     def forward(
@@ -189,16 +192,20 @@ class Decoder(nn.Module):
         Looks at a memory ``(B, S, d_model)``, whose mask broadcasts to
         ``(B, h, T, S)``. With a cache, ``x`` holds only the words that are new.
         """
-        past, new = cache.length if cache else 0, x.size(1)
+        caches = [None] * len(self.layers) if cache is None else cache.layers
+        past, new = 0 if cache is None else cache.length, x.size(1)
         mask = causal_mask(past + new, x.device)[past:] if new > 1 else None
-        caches = cache.layers if cache else [None] * len(self.layers)
         for layer, kept in zip(self.layers, caches, strict=True):
             x = layer(x, memory, mask, memory_mask, kept)
         return self.norm(x)                               # (B, T, d_model)
 
 # %% ../notebooks/06_model.ipynb #d517f6be
 class Transformer(nn.Module):
-    """The model of the paper: reads a source, and predicts a target."""
+    """The model of the paper: reads a source, and predicts a target.
+
+    Args:
+        config: The sizes of the model.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -217,15 +224,12 @@ class Transformer(nn.Module):
         Takes ids ``(B, S)`` and ``(B, T)``; the target starts with a start
         symbol, and what it predicts at position ``t`` sees ``tgt[:, :t + 1]``.
         """
-        if src.size(0) != tgt.size(0):
-            raise ValueError(f"tgt: {tgt.size(0)} sentences, but src has "
-                             f"{src.size(0)}")
         return self.embeddings.logits(self.decode(tgt, self.encode(src), src))
 
     def encode(self, src: Tensor) -> Tensor:
         """The memory ``(B, S, d_model)`` of sources ``(B, S)``."""
-        x = self.embeddings(src)                          # (B, S, d_model)
-        _check_padding(src, self.config.pad)
+        x = self.embeddings(src, "src")                   # (B, S, d_model)
+        _check_padding("src", src, self.config.pad)
         x = self.dropout(self.source_positions(x))        # (B, S, d_model)
         return self.encoder(x, padding_mask(src, self.config.pad))
 
@@ -236,12 +240,14 @@ class Transformer(nn.Module):
         """Hidden vectors ``(B, T, d_model)`` of targets ``(B, T)``.
 
         ``memory`` is what :meth:`encode` made of ``src``. With a cache, ``tgt``
-        holds only the words that have come since the last call.
+        holds only the words that have come since the last call, the same
+        number for each sentence.
         """
-        start = cache.length if cache else 0
-        x = self.embeddings(tgt)                          # (B, T, d_model)
+        x = self.embeddings(tgt, "tgt")                   # (B, T, d_model)
+        _check_parts(self.config, tgt, memory, src, cache)
+        start = 0 if cache is None else cache.length
         if start == 0:
-            _check_start(tgt, self.config.pad)
+            _check_padding("tgt", tgt, self.config.pad)
         x = self.dropout(self.target_positions(x, start)) # (B, T, d_model)
         mask = padding_mask(src, self.config.pad)         # (B, 1, 1, S)
         return self.decoder(x, memory, mask, cache)
@@ -267,19 +273,33 @@ def _initialise(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 # %% ../notebooks/06_model.ipynb #40e11e47
-def _check_padding(src: Tensor, pad: int) -> None:
-    """Refuse a source that has nothing to read; looks only where cheap."""
-    if _has_values(src) and (empty := src.eq(pad).all(-1)).any():
-        raise ValueError(f"src: sentence {int(empty.int().argmax())} is all "
-                         f"padding (id {pad}); leave it out")
+def _check_padding(name: str, ids: Tensor, pad: int) -> None:
+    """Refuse padding that is not at the end; looks only where cheap."""
+    if not _has_values(ids):
+        return
+    padding = ids.eq(pad)                                 # (B, T)
+    early = padding[:, :-1] & ~padding[:, 1:]             # before a word
+    wrong = padding[:, 0] | early.any(-1)                 # (B,)
+    if wrong.any():
+        raise ValueError(f"{name}: sentence {int(wrong.int().argmax())} has "
+                         f"padding (id {pad}) before a word, or nothing else; "
+                         "padding goes at the end")
 
 
-def _check_start(tgt: Tensor, pad: int) -> None:
-    """Refuse targets padded on the left, or all over; only where cheap."""
-    if _has_values(tgt) and (first := tgt[:, 0].eq(pad)).any():
-        raise ValueError(f"tgt: sentence {int(first.int().argmax())} begins "
-                         f"with padding (id {pad}); a target begins with a "
-                         "start symbol, and padding goes at the end")
+def _check_parts(
+    config: TransformerConfig, tgt: Tensor, memory: Tensor, src: Tensor,
+    cache: DecoderCache | None,
+) -> None:
+    """Refuse, before a cache is touched, what does not belong together."""
+    if src.size(0) != tgt.size(0):
+        raise ValueError(f"tgt: {tgt.size(0)} sentences, but src has "
+                         f"{src.size(0)}")
+    if memory.shape != (*src.shape, config.d_model):
+        raise ValueError(f"memory: shape {tuple(memory.shape)}, but src has "
+                         f"{tuple(src.shape)} and d_model is {config.d_model}")
+    if cache is not None and len(cache.layers) != config.layers:
+        raise ValueError(f"cache: of {len(cache.layers)} layers, but the model "
+                         f"has {config.layers}")
 
 # %% ../notebooks/06_model.ipynb #ceab9d4b
 def shift_right(target: Tensor) -> tuple[Tensor, Tensor]:
@@ -292,6 +312,9 @@ def shift_right(target: Tensor) -> tuple[Tensor, Tensor]:
         Inputs ``(B, T)``, which lack the last token, and labels ``(B, T)``,
         which lack the first. At each position the label is the next input.
     """
+    if target.dim() != 2 or target.size(1) < 2:
+        raise ValueError(f"target: shape {tuple(target.shape)}, expected (B, "
+                         "T + 1), a start symbol and at least one token")
     return target[:, :-1], target[:, 1:]
 
 # %% ../notebooks/06_model.ipynb #20798647
@@ -317,14 +340,15 @@ def forward_flops(config: TransformerConfig, source: int, target: int) -> int:
     d, (d_k, d_v) = config.d_model, config.head_sizes
     width = config.heads * (d_k + d_v)
 
-    def look(queries: int, keys: int) -> int:
+    def attend(queries: int, keys: int) -> int:
         return width * (d * queries + d * keys + queries * keys)
 
-    def think(tokens: int) -> int:
+    def feed_forward(tokens: int) -> int:
         return 2 * d * config.d_ff * tokens
 
-    encoder = look(source, source) + think(source)
-    decoder = look(target, target) + look(target, source) + think(target)
+    encoder = attend(source, source) + feed_forward(source)
+    decoder = attend(target, target) + attend(target, source)
+    decoder += feed_forward(target)
     logits = target * d * config.vocab_size
     return 2 * (config.layers * (encoder + decoder) + logits)
 
@@ -332,9 +356,10 @@ def forward_flops(config: TransformerConfig, source: int, target: int) -> int:
 def cache_bytes(
     config: TransformerConfig, source: int, target: int, bytes_each: int = 4
 ) -> int:
-    """Size of the keys and values that decoding one sentence pair keeps.
+    """Size of the keys and values that decoding one sentence pair uses.
 
-    Takes the lengths ``S`` and ``T``, and the bytes of a number.
+    Takes the lengths ``S`` and ``T``, and the bytes of a number. Room that is
+    set aside in advance may double the target's part.
     """
     width = config.heads * sum(config.head_sizes)
     return config.layers * width * (source + target) * bytes_each

@@ -32,8 +32,9 @@ def sinusoids(
     if d_model < 2 or d_model % 2:
         raise ValueError(f"d_model: {d_model}, expected an even number: "
                          "sines and cosines come in pairs")
-    position = torch.arange(start, start + length, device=device)
-    two_i = torch.arange(0, d_model, 2, device=device)
+    exact = {"dtype": torch.float32, "device": device}
+    position = torch.arange(start, start + length, **exact)
+    two_i = torch.arange(0, d_model, 2, **exact)
     angle = position[:, None] * 10000.0 ** (-two_i / d_model)
     pairs = torch.stack([angle.sin(), angle.cos()], -1)
     return pairs.flatten(1)     # (length, d_model / 2, 2) -> (length, d_model)
@@ -75,7 +76,10 @@ class LearnedPositions(nn.Module):
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """Add positions ``start, start + 1, …`` to ``(B, T, d_model)``."""
-        end, learned = start + x.size(1), self.table.size(0)
+        end, (learned, d_model) = start + x.size(1), self.table.shape
+        if x.size(-1) != d_model or start < 0:
+            raise ValueError(f"x: vectors of size {x.size(-1)} from position "
+                             f"{start}, expected size {d_model} from 0 on")
         if end > learned:
             raise ValueError(f"length: {end} positions, but {learned} were "
                              "learned; cut it, or use sinusoids")
