@@ -189,7 +189,7 @@ def test_slider_and_tick_box_change_the_chart(visit, name):
     ("name", "sliders"),
     [
         ("notebooks/03_embeddings", 1),
-        ("notebooks/04_positions", 2),
+        ("notebooks/04_positions", 3),
         ("notebooks/06_model", 1),
     ],
 )
