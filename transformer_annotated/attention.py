@@ -315,7 +315,7 @@ Cache = GrowingCache | FixedCache
 def _check_cache(
     cache: Cache, attention: MultiHeadAttention, key: Tensor
 ) -> None:
-    """Refuse a cache that another module, or another batch, has filled."""
+    """Refuse a cache of another module, or of a batch of another size."""
     if cache.owner is None:
         return
     if cache.owner is not attention:
@@ -323,7 +323,7 @@ def _check_cache(
                          "needs a cache of its own")
     if cache.kept[0].size(0) != key.size(0):
         raise ValueError(f"cache: holds {cache.kept[0].size(0)} sentences, but "
-                         f"key has {key.size(0)}; a new batch needs a new cache")
+                         f"key has {key.size(0)}; begin a new cache")
 
 # %% ../notebooks/02_attention.ipynb #37eec8d6
 def dot_score(query: Tensor, key: Tensor) -> Tensor:

@@ -173,7 +173,7 @@ class DecoderLayer(nn.Module):
 
         Looks at a memory ``(B, S, d_model)``. The masks broadcast to
         ``(B, h, T, T)`` and ``(B, h, T, S)``. With a cache, ``x`` holds only
-        the words that are new, and the mask has a column for all so far.
+        the words that are new, and the mask has a column for each so far.
         """
         past, across = (None, None)
         if cache is not None:
