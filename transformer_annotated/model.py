@@ -93,16 +93,16 @@ class TransformerConfig:
 # %% ../notebooks/06_model.ipynb #a114a539
 def _check_config(config: TransformerConfig) -> None:
     """Name the first field that cannot be meant."""
-    whole = ["vocab_size", "layers", "d_model", "d_ff", "heads", "d_k", "d_v"]
-    for name in [*whole, "pad", "learned_positions"]:
+    least = {"vocab_size": 1, "layers": 1, "d_model": 1, "d_ff": 1, "heads": 1,
+             "d_k": 1, "d_v": 1, "pad": 0, "learned_positions": 0}
+    for name, smallest in least.items():
         value = getattr(config, name)
         if value is None and name in ("d_k", "d_v"):
             continue
         if type(value) is not int:
             raise ValueError(f"{name}: {value!r}, expected an int")
-        if value < (name in whole):
-            raise ValueError(f"{name}: {value}, expected at least "
-                             f"{int(name in whole)}")
+        if value < smallest:
+            raise ValueError(f"{name}: {value}, expected at least {smallest}")
     for name in ("pre_norm", "attention_bias"):
         if type(value := getattr(config, name)) is not bool:
             raise ValueError(f"{name}: {value!r}, expected True or False")
