@@ -128,7 +128,7 @@ def test_gradients_are_the_derivative(form):
     assert torch.autograd.gradcheck(form, (*inputs, mask))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     batch=st.integers(1, 3),
     queries=st.integers(1, 6),

@@ -47,7 +47,7 @@ def test_wavelengths_form_a_geometric_series():
     assert_close(ratios, expected, rtol=1e-5, atol=0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     pos=st.integers(0, 300),
     offset=st.integers(-300, 300),
