@@ -14,6 +14,7 @@ from transformer_annotated.attention import (
 from transformer_annotated.embeddings import Embeddings
 from transformer_annotated.layers import (
     DecoderLayer,
+    Dropout,
     EncoderLayer,
     FeedForward,
     LayerCache,
@@ -107,6 +108,35 @@ def test_dropout_acts_on_the_sublayers_output_alone(pre_norm):
     assert (dropped | kept).all()
     assert abs(dropped.float().mean() - 0.25) < 0.03
     assert_close(residual.eval()(x, torch.ones_like), x + 1)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.999])
+def test_dropout_drops_a_share_and_keeps_the_mean(share):
+    """A share is zero, the rest is scaled; the gradient has the same mask."""
+    x = torch.ones(400, 501, requires_grad=True)  # not a multiple of four
+    y = Dropout(share)(x)
+    assert abs(y.eq(0).float().mean() - share) < 0.005
+    assert_close(y[y != 0], torch.full_like(y[y != 0], 1 / (1 - share)))
+    y.sum().backward()
+    assert_close(x.grad, y.detach())
+    neighbours = y.detach().eq(0).float()[:, :500].reshape(-1, 4).T
+    if 0.1 <= share <= 0.3:  # four come from one number, and are independent
+        assert (torch.corrcoef(neighbours) - torch.eye(4)).abs().max() < 0.03
+        assert_close(
+            neighbours.mean(1), torch.full((4,), share), atol=0.01, rtol=0
+        )
+
+
+def test_dropout_rests_in_evaluation_and_follows_the_seed():
+    """Nothing is dropped in evaluation; equal seeds drop the same."""
+    x = torch.randn(3, 5, 7, dtype=torch.float64)
+    drop = Dropout(0.5)
+    assert torch.equal(drop.eval()(x), x)
+    drop.train()
+    twice = [drop(x) for _ in range(2) if torch.manual_seed(1)]
+    assert torch.equal(*twice)
+    assert not torch.equal(twice[0], drop(x))
+    assert drop(x.to("meta")).shape == x.shape
 
 
 def dropout_shares(layer):

@@ -21,6 +21,7 @@ from transformer_annotated.attention import (
 from .embeddings import Embeddings, _has_values
 from transformer_annotated.layers import (
     DecoderLayer,
+    Dropout,
     EncoderLayer,
     LayerCache,
 )
@@ -213,7 +214,7 @@ class Transformer(nn.Module):
         self.embeddings = Embeddings(config.vocab_size, config.d_model)
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         _initialise(self)
