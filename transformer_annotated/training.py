@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['ALONE', 'TrainingConfig', 'Worker', 'Learner', 'update', 'validate', 'Progress', 'seed_step', 'stream',
            'TrainingError', 'save_checkpoint', 'checkpoints', 'prune', 'load_weights', 'load_checkpoint', 'Journal',
-           'read_metrics', 'gpu_readings', 'StopSignal', 'train']
+           'read_metrics', 'gpu_readings', 'noticing_signals', 'train']
 
-# %% ../notebooks/13_training.ipynb #2e0b90d2
+# %% ../notebooks/13_training.ipynb #3fe8cc7c
 import json
 import math
 import os
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from .loss import Loss, vocabulary_loss
 from .model import Transformer, shift_right
 from .optimizer import NoamOptimizer
 
-# %% ../notebooks/13_training.ipynb #dd53946d
+# %% ../notebooks/13_training.ipynb #b538edcf
 @dataclass(frozen=True)
 class TrainingConfig:
     """How to train; by default, as the paper trained its base model.
@@ -83,9 +83,9 @@ class TrainingConfig:
         """Refuse values with which nobody can train."""
         _check_training(self)
 
-# %% ../notebooks/13_training.ipynb #c49668d5
-def _check_training(config: TrainingConfig) -> None:
-    """Name the first field that cannot be meant."""
+# %% ../notebooks/13_training.ipynb #9fdee831
+def _check_types(config: object) -> None:
+    """Refuse values of another type than a dataclass declares, or below 0."""
     for part in fields(config):
         value, wanted = getattr(config, part.name), part.type
         fits = type(value) is wanted or (wanted, type(value)) == (float, int)
@@ -94,6 +94,11 @@ def _check_training(config: TrainingConfig) -> None:
                              f"{wanted.__name__}")
         if wanted in (int, float) and not 0 <= value < math.inf:
             raise ValueError(f"{part.name}: {value}, expected 0 or more")
+
+
+def _check_training(config: TrainingConfig) -> None:
+    """Name the first field that cannot be meant."""
+    _check_types(config)
     for name in ("steps", "batch_tokens", "accumulate", "warmup", "factor",
                  "log_every", "validate_every", "checkpoint_every", "keep"):
         if not getattr(config, name):
@@ -105,7 +110,7 @@ def _check_training(config: TrainingConfig) -> None:
         raise ValueError(f"precision: {config.precision!r}, expected 'auto', "
                          "'bf16' or 'float32'")
 
-# %% ../notebooks/13_training.ipynb #4d295895
+# %% ../notebooks/13_training.ipynb #5863fb6c
 @dataclass(frozen=True)
 class Worker:
     """One of the processes that train a model together; alone by default.
@@ -118,7 +123,7 @@ class Worker:
 
     rank: int = 0
     world: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def total(self, numbers: Tensor) -> Tensor:
         """The sum of the same numbers over all workers."""
@@ -136,7 +141,7 @@ class Worker:
 
 ALONE = Worker()
 
-# %% ../notebooks/13_training.ipynb #8e96d45c
+# %% ../notebooks/13_training.ipynb #5ff5b903
 class Learner(nn.Module):
     """A model together with its loss: what is compiled and distributed.
 
@@ -161,7 +166,7 @@ class Learner(nn.Module):
             hidden, self.model.embeddings.weight, labels, self.epsilon,
             self.model.config.pad, with_correct=with_correct)
 
-# %% ../notebooks/13_training.ipynb #2e964bde
+# %% ../notebooks/13_training.ipynb #3423190b
 def update(
     learner: nn.Module, optimizer: NoamOptimizer, parts: Sequence[Batch],
     clip: float = 0.0, bf16: bool = False, worker: Worker = ALONE,
@@ -209,7 +214,7 @@ def _gradients_meet(
         return nullcontext()
     return learner.no_sync()
 
-# %% ../notebooks/13_training.ipynb #7008c62e
+# %% ../notebooks/13_training.ipynb #5028c1c2
 @torch.no_grad()
 def validate(
     learner: Learner, pairs: Pairs, max_tokens: int,
@@ -237,7 +242,7 @@ def validate(
             "valid_perplexity": math.exp(nll / tokens),
             "valid_accuracy": right / tokens, "valid_exact": exact / sentences}
 
-# %% ../notebooks/13_training.ipynb #2e65dd36
+# %% ../notebooks/13_training.ipynb #68308704
 @dataclass
 class Progress:
     """How far a run has come.
@@ -294,7 +299,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     mixed = np.random.SeedSequence([seed, step, rank])
     torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0]))
 
-# %% ../notebooks/13_training.ipynb #ec51b08e
+# %% ../notebooks/13_training.ipynb #3f82316d
 def stream(
     pairs: Pairs, config: TrainingConfig, progress: Progress,
     worker: Worker = ALONE,
@@ -313,7 +318,7 @@ def stream(
             yield parts
         progress.epoch, progress.batch = progress.epoch + 1, 0
 
-# %% ../notebooks/13_training.ipynb #07bfefca
+# %% ../notebooks/13_training.ipynb #f37be3a0
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says why, and what to do."""
 
@@ -347,7 +352,7 @@ def save_checkpoint(
             "room, and go on with --resume") from problem
     return final
 
-# %% ../notebooks/13_training.ipynb #3c7a0a2c
+# %% ../notebooks/13_training.ipynb #b32256bc
 def _to_disk(path: Path) -> None:
     """Wait until a file or folder is on the disk, not only on its way."""
     handle = os.open(path, os.O_RDONLY)
@@ -356,7 +361,7 @@ def _to_disk(path: Path) -> None:
     finally:
         os.close(handle)
 
-# %% ../notebooks/13_training.ipynb #ed47e23a
+# %% ../notebooks/13_training.ipynb #672a4fb8
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
     found = [path for path in folder.glob("step-*")
@@ -371,7 +376,7 @@ def prune(folder: Path, keep: int, best_step: int = 0) -> None:
             path = path.rename(folder / f".draft-{path.name}")
             shutil.rmtree(path)
 
-# %% ../notebooks/13_training.ipynb #e4feead9
+# %% ../notebooks/13_training.ipynb #65008f12
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
     """Read a checkpoint's parameters into a model of the same sizes."""
     file = checkpoint / "model.safetensors"
@@ -403,7 +408,7 @@ def load_checkpoint(
     optimizer.load_state_dict(state["optimizer"])
     return Progress(**state["progress"])
 
-# %% ../notebooks/13_training.ipynb #449924e5
+# %% ../notebooks/13_training.ipynb #ea93f1b1
 # What may change when a run goes on: how long, how cut, how often, how shown.
 _FREE = ("steps", "accumulate", "precision", "compile", "log_every",
          "validate_every", "patience", "checkpoint_every", "keep", "workers",
@@ -417,7 +422,7 @@ def _settings(
     fixed = {k: v for k, v in asdict(config).items() if k not in _FREE}
     return {**asdict(model.config), **fixed, "pairs": len(pairs.source_lengths)}
 
-# %% ../notebooks/13_training.ipynb #21d5d593
+# %% ../notebooks/13_training.ipynb #97553ee3
 class Journal:
     """The metrics of a run, as lines of JSON and, if wanted, TensorBoard.
 
@@ -462,7 +467,7 @@ def read_metrics(folder: Path) -> list[dict]:
             break
     return rows
 
-# %% ../notebooks/13_training.ipynb #123104b2
+# %% ../notebooks/13_training.ipynb #afdbdd73
 def gpu_readings() -> list[dict[str, float]]:
     """Load (0 to 1) and memory (MiB) of each GPU, as nvidia-smi tells it."""
     import warnings
@@ -473,33 +478,27 @@ def gpu_readings() -> list[dict[str, float]]:
     return [{"gpu": gpu.id, "load": gpu.load, "used": gpu.memoryUsed,
              "memory": gpu.memoryTotal} for gpu in GPUtil.getGPUs()]
 
-# %% ../notebooks/13_training.ipynb #e325e670
-class StopSignal:
-    """Inside a ``with``, notes SIGINT and SIGTERM and lets work go on."""
+# %% ../notebooks/13_training.ipynb #28b3ba09
+@contextmanager
+def noticing_signals() -> Iterator[threading.Event]:
+    """Inside this, SIGINT and SIGTERM set an event and let work go on."""
+    asked, before = threading.Event(), {}
 
-    def __init__(self) -> None:
-        self.came = False
-        self.before = {}
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
 
-    def __enter__(self) -> "StopSignal":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type | None, problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self.before.items():
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, note)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.came and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.came = True
-
-# %% ../notebooks/13_training.ipynb #6df98576
+# %% ../notebooks/13_training.ipynb #0ff5d3ce
 def train(
     model: Transformer, pairs: Pairs, valid: Pairs | None,
     config: TrainingConfig, folder: Path, resume: bool = False,
@@ -527,7 +526,7 @@ def train(
     progress = _begin(folder, model, optimizer, settings, resume)
     stepper, bf16 = _wrap(learner, config, worker), _use_bf16(config, worker)
     diary = _Diary(folder, progress, config, worker, show)
-    with StopSignal() as stop, diary:
+    with noticing_signals() as stop, diary:
         for parts in stream(pairs, config, progress, worker):
             if progress.over(config):
                 break
@@ -542,7 +541,7 @@ def train(
                                   worker)
                 progress.judge(scores["valid_nll"])
                 diary.write(scores)
-            leaving = worker.any(stop.came)
+            leaving = worker.any(stop.is_set())
             due = progress.due(config.checkpoint_every)
             if worker.rank == 0 and (due or leaving or progress.over(config)):
                 save_checkpoint(folder / "checkpoints", model, optimizer,
@@ -552,7 +551,7 @@ def train(
                 break
     return progress
 
-# %% ../notebooks/13_training.ipynb #79cef856
+# %% ../notebooks/13_training.ipynb #6523763a
 @contextmanager
 def _explained(
     folder: Path, progress: Progress, parts: Sequence[Batch], worker: Worker
@@ -590,7 +589,7 @@ def _lost_contact(problem: RuntimeError) -> bool:
     return (isinstance(problem, dist.DistError)
             or "gloo" in str(problem).lower())
 
-# %% ../notebooks/13_training.ipynb #58aa2b9a
+# %% ../notebooks/13_training.ipynb #a299f271
 def _begin(
     folder: Path, model: Transformer, optimizer: NoamOptimizer,
     settings: dict, resume: bool,
