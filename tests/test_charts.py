@@ -1,11 +1,15 @@
 """The charts hold the numbers that they are given, on the right axes."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 import vl_convert
 from torch.testing import assert_close
 
 from transformer_annotated import charts
+from transformer_annotated.optimizer import noam_rate
 from transformer_annotated.positions import sinusoids
 
 CURVE = [{"x": x, "y": x * k, "k": f"{k}"} for k in (1, 2) for x in (1, 2, 3)]
@@ -28,6 +32,7 @@ CHARTS = {
     "shift_map": lambda: charts.shift_map({1: torch.eye(2), 2: -torch.eye(2)}),
     "walk_map": lambda: charts.walk_map(STEPS, {"source": ["a", "a"]}),
     "count_chart": lambda: charts.count_chart(COUNTS),
+    "noam_chart": charts.noam_chart,
 }
 
 
@@ -104,3 +109,44 @@ def test_walk_map_numbers_words_and_limits_colours():
     drawn = torch.tensor([r["value"] for r in rows if r["step"] == 1])
     assert_close(drawn, (9 * WEIGHTS[1]).flatten(), atol=0.01, rtol=0)
     assert max(row["colour"] for row in rows) <= 3
+
+
+def test_noam_chart_computes_the_learning_rate():
+    """Vega's formulas give the rate of the sliders, and of the base model."""
+    chart = charts.noam_chart(1000).to_dict()
+    sliders = {p["name"]: p for p in chart["params"] if "bind" in p}
+    assert {n: p["value"] for n, p in sliders.items()} == {
+        "d_model": 512,
+        "warmup": 4000,
+        "factor": 1,
+    }
+    formulas = {
+        step["as"]: step["calculate"]
+        for layer in chart["layer"]
+        for step in layer["transform"]
+        if "datum.step" in step["calculate"]
+    }
+    functions = {"sqrt": math.sqrt, "min": min, "pow": pow}
+    for step, d_model, warmup, factor in ((1, 64, 100, 2), (900, 512, 300, 1)):
+        names = {"d_model": d_model, "warmup": warmup, "factor": factor}
+        datum = SimpleNamespace(step=step)
+        drawn = {
+            name: eval(formula, {**functions, **names, "datum": datum})
+            for name, formula in formulas.items()
+        }
+        assert drawn["rate"] == pytest.approx(noam_rate(step, **names))
+        assert drawn["paper"] == pytest.approx(noam_rate(step, 512))
+
+
+def test_noam_chart_marks_the_peak():
+    """The point stands at the end of the warm-up, on the curve."""
+    chart = charts.noam_chart().to_dict()
+    (point,) = (
+        layer
+        for layer in chart["layer"]
+        if layer["mark"]["type"] == "point" and layer["mark"].get("filled")
+    )
+    names = {"d_model": 256, "warmup": 900, "factor": 3, "sqrt": math.sqrt}
+    at = {s["as"]: eval(s["calculate"], names) for s in point["transform"]}
+    assert at["step"] == 900
+    assert at["rate"] == pytest.approx(noam_rate(900, 256, 900, 3))
