@@ -1,11 +1,15 @@
 """The charts hold the numbers that they are given, on the right axes."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 import vl_convert
 from torch.testing import assert_close
 
 from transformer_annotated import charts
+from transformer_annotated.optimizer import noam_rate
 from transformer_annotated.positions import sinusoids
 
 CURVE = [{"x": x, "y": x * k, "k": f"{k}"} for k in (1, 2) for x in (1, 2, 3)]
@@ -13,7 +17,6 @@ WEIGHTS = torch.rand(3, 2, 4).softmax(-1)
 HEADS = {f"{i + 1}": w for i, w in enumerate(WEIGHTS)}
 MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
-HISTORIES = {"abc": [("a", "b", "c"), ("ab", "c"), ("ab", "c")]}
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
@@ -29,7 +32,7 @@ CHARTS = {
     "shift_map": lambda: charts.shift_map({1: torch.eye(2), 2: -torch.eye(2)}),
     "walk_map": lambda: charts.walk_map(STEPS, {"source": ["a", "a"]}),
     "count_chart": lambda: charts.count_chart(COUNTS),
-    "piece_map": lambda: charts.piece_map(HISTORIES, ["none", "ab", "x"], 1),
+    "noam_chart": charts.noam_chart,
 }
 
 
@@ -108,19 +111,42 @@ def test_walk_map_numbers_words_and_limits_colours():
     assert max(row["colour"] for row in rows) <= 3
 
 
-def test_piece_map_shows_each_word_whole_at_every_merge():
-    """Whatever the slider says, the boxes spell the word without a gap."""
-    chart = CHARTS["piece_map"]().to_dict()
-    for made, pieces in enumerate(HISTORIES["abc"]):
-        boxes = sorted(
-            (row["left"], row["right"], row["piece"])
-            for row in chart["data"]["values"]
-            if row["since"] <= made <= row["until"]
-        )
-        assert tuple(piece for *_, piece in boxes) == pieces
-        assert [left for left, *_ in boxes[1:]] == [
-            right for _, right, _ in boxes[:-1]
-        ]
-    (param,) = chart["params"]
-    assert param["value"] == 1
-    assert (param["bind"]["min"], param["bind"]["max"]) == (0, 2)
+def test_noam_chart_computes_the_learning_rate():
+    """Vega's formulas give the rate of the sliders, and of the base model."""
+    chart = charts.noam_chart(1000).to_dict()
+    sliders = {p["name"]: p for p in chart["params"] if "bind" in p}
+    assert {n: p["value"] for n, p in sliders.items()} == {
+        "d_model": 512,
+        "warmup": 4000,
+        "factor": 1,
+    }
+    formulas = {
+        step["as"]: step["calculate"]
+        for layer in chart["layer"]
+        for step in layer["transform"]
+        if "datum.step" in step["calculate"]
+    }
+    functions = {"sqrt": math.sqrt, "min": min, "pow": pow}
+    for step, d_model, warmup, factor in ((1, 64, 100, 2), (900, 512, 300, 1)):
+        names = {"d_model": d_model, "warmup": warmup, "factor": factor}
+        datum = SimpleNamespace(step=step)
+        drawn = {
+            name: eval(formula, {**functions, **names, "datum": datum})
+            for name, formula in formulas.items()
+        }
+        assert drawn["rate"] == pytest.approx(noam_rate(step, **names))
+        assert drawn["paper"] == pytest.approx(noam_rate(step, 512))
+
+
+def test_noam_chart_marks_the_peak():
+    """The point stands at the end of the warm-up, on the curve."""
+    chart = charts.noam_chart().to_dict()
+    (point,) = (
+        layer
+        for layer in chart["layer"]
+        if layer["mark"]["type"] == "point" and layer["mark"].get("filled")
+    )
+    names = {"d_model": 256, "warmup": 900, "factor": 3, "sqrt": math.sqrt}
+    at = {s["as"]: eval(s["calculate"], names) for s in point["transform"]}
+    assert at["step"] == 900
+    assert at["rate"] == pytest.approx(noam_rate(900, 256, 900, 3))
