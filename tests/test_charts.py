@@ -13,6 +13,7 @@ WEIGHTS = torch.rand(3, 2, 4).softmax(-1)
 HEADS = {f"{i + 1}": w for i, w in enumerate(WEIGHTS)}
 MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
+HISTORIES = {"abc": [("a", "b", "c"), ("ab", "c"), ("ab", "c")]}
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
@@ -28,6 +29,7 @@ CHARTS = {
     "shift_map": lambda: charts.shift_map({1: torch.eye(2), 2: -torch.eye(2)}),
     "walk_map": lambda: charts.walk_map(STEPS, {"source": ["a", "a"]}),
     "count_chart": lambda: charts.count_chart(COUNTS),
+    "piece_map": lambda: charts.piece_map(HISTORIES, ["none", "ab", "x"], 1),
 }
 
 
@@ -104,3 +106,21 @@ def test_walk_map_numbers_words_and_limits_colours():
     drawn = torch.tensor([r["value"] for r in rows if r["step"] == 1])
     assert_close(drawn, (9 * WEIGHTS[1]).flatten(), atol=0.01, rtol=0)
     assert max(row["colour"] for row in rows) <= 3
+
+
+def test_piece_map_shows_each_word_whole_at_every_merge():
+    """Whatever the slider says, the boxes spell the word without a gap."""
+    chart = CHARTS["piece_map"]().to_dict()
+    for made, pieces in enumerate(HISTORIES["abc"]):
+        boxes = sorted(
+            (row["left"], row["right"], row["piece"])
+            for row in chart["data"]["values"]
+            if row["since"] <= made <= row["until"]
+        )
+        assert tuple(piece for *_, piece in boxes) == pieces
+        assert [left for left, *_ in boxes[1:]] == [
+            right for _, right, _ in boxes[:-1]
+        ]
+    (param,) = chart["params"]
+    assert param["value"] == 1
+    assert (param["bind"]["min"], param["bind"]["max"]) == (0, 2)

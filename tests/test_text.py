@@ -4,10 +4,11 @@ import inspect
 import json
 import os
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -169,6 +170,43 @@ def test_sizes_of_the_paper_can_be_learned(size):
     assert learned.decode(learned.encode("bügeln")) == "bügeln"
 
 
+def merges_by_definition(lines, least=2):
+    """Merge the most frequent pair, the first by number if several are."""
+    words = Counter(
+        text._symbols(w) for line in lines for w in text._split(line)
+    )
+    cuts = {word: list(word) for word in words}
+    number = {s: i for i, s in enumerate(sorted(set("".join(words))))}
+    merges = []
+    while True:
+        counts = Counter()
+        for word, cut in cuts.items():
+            for pair in pairwise(cut):
+                counts[pair] += words[word]
+        often = [pair for pair in counts if counts[pair] >= least]
+        if not often:
+            return merges
+        most = max(counts.values())
+        a, b = min(
+            (pair for pair in often if counts[pair] == most),
+            key=lambda pair: [number[piece] for piece in pair],
+        )
+        merges.append([a, b])
+        number.setdefault(a + b, len(number))
+        for cut in cuts.values():
+            for i in range(len(cut) - 1):
+                if cut[i : i + 2] == [a, b]:
+                    cut[i : i + 2] = [a + b]
+
+
+@given(st.lists(st.text("ab ä.", min_size=1), min_size=1))
+@example(ENGLISH + GERMAN)
+def test_merges_are_those_of_the_definition(lines):
+    """The library merges what the definition says, ties included."""
+    learned = json.loads(train_bpe(lines).tokenizer.to_str())["model"]["merges"]
+    assert learned == merges_by_definition(lines)
+
+
 def test_little_text_gives_a_small_vocabulary():
     """Pairs run out before the size is reached; that is no error."""
     little = train_bpe(["ab ab ab"], vocab_size=1000)
@@ -256,7 +294,7 @@ def test_byte_alphabet_is_the_librarys():
 
 def test_cache_is_limited():
     """Words beyond the limit are cut anew each time, and come out alike."""
-    cache = text._WordCache(BPE.tokenizer.model, limit=2)
+    cache = text._WordCache(BPE.tokenizer.model, "", limit=2)
     words = ["ship", "river", "captain", "barrel"]
     first = [cache[word] for word in words]
     assert list(cache) == words[:2]

@@ -11,7 +11,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, trainers
@@ -182,18 +181,6 @@ def _write(path: Path, text: str) -> None:
     finally:
         part.unlink(missing_ok=True)
 
-# %% ../notebooks/07_text.ipynb #cea77c49
-_BLANKS = "\x00-\x20"
-_MARKS = "!-/:-@\\[-`{-\xbf\u2000-\u206f\u3000-\u303f"
-_LETTER = f"[^{_BLANKS}{_MARKS}0-9]"
-_WORD = (f" ?{_LETTER}+"                        # a word with its blank
-         f"| ?[0-9]+"                           # a number
-         f"|'(?:[dmst]|ll|re|ve)(?!{_LETTER})"  # what English contracts
-         f"| ?[{_MARKS}]+"                      # punctuation
-         f"|[{_BLANKS}]+(?![^{_BLANKS}])"       # blanks, all but the last
-         f"|[{_BLANKS}]+")
-_split = re.compile(_WORD).findall
-
 # %% ../notebooks/07_text.ipynb #50f11e40
 def _byte_symbols() -> dict[int, str]:
     """A visible character for each byte: itself if it is one already."""
@@ -206,17 +193,61 @@ def _byte_symbols() -> dict[int, str]:
 _SYMBOLS = _byte_symbols()
 _BYTES = {symbol: byte for byte, symbol in _SYMBOLS.items()}
 
+
+def _symbols(text: str) -> str:
+    """The bytes of a text, each as its visible character."""
+    return text.encode().decode("latin-1").translate(_SYMBOLS)
+
+# %% ../notebooks/07_text.ipynb #cea77c49
+_CONTROLS = "\x00-\x1f"
+_MARKS = "!-/:-@\\[-`{-\xbf\u2000-\u206f\u3000-\u303f"
+_LETTER = f"[^{_CONTROLS} {_MARKS}0-9]"         # and whatever is left
+_WORD = (f" ?{_LETTER}+"                        # a word with its blank
+         f"| ?[0-9]+"                           # a number
+         f"|'(?:[dmst]|ll|re|ve)(?!{_LETTER})"  # what English contracts
+         f"| ?[{_MARKS}]+"                      # punctuation
+         f"|[{_CONTROLS}]+"                     # tabs, line ends
+         f"| ")                                 # a blank with nothing after it
+_split = re.compile(_WORD).findall
+
+# %% ../notebooks/07_text.ipynb #2449968d
+def _readable(piece: bytes) -> str:
+    """A piece for the eye: blanks as ``▁``, odd bytes as escapes."""
+    text = piece.decode(errors="backslashreplace").replace(" ", "▁")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode()
+                   for c in text)
+
+
+def _untrained() -> Tokenizer:
+    """A tokenizer that cuts words as we do, and knows no pieces yet."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = InTurn([
+        Split(Regex(_WORD), "isolated"),
+        ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = ByteLevelDecoder()
+    return tokenizer
+
+
+def _check_tokenizer(tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that was not trained here."""
+    first = tuple(map(tokenizer.id_to_token, range(len(SPECIALS))))
+    if first != SPECIALS:
+        raise ValueError(f"tokenizer: its first tokens are {first}, expected "
+                         f"{SPECIALS}")
+    if repr(tokenizer.pre_tokenizer) != repr(_untrained().pre_tokenizer):
+        raise ValueError("tokenizer: cuts words in another way than train_bpe")
+
 # %% ../notebooks/07_text.ipynb #13cc63f6
 class _WordCache(dict):
     """Ids of words that came before; a new word is cut into byte pairs."""
 
-    def __init__(self, model: models.BPE, limit: int = 2**18) -> None:
+    def __init__(self, model: models.BPE, blank: str, limit: int) -> None:
         super().__init__()
-        self.model, self.limit = model, limit
+        self.model, self.blank, self.limit = model, blank, limit
 
     def __missing__(self, word: str) -> list[int]:
-        symbols = word.encode().decode("latin-1").translate(_SYMBOLS)
-        ids = [token.id for token in self.model.tokenize(symbols)]
+        ids = [token.id for part in _split(self.blank + word)
+               for token in self.model.tokenize(_symbols(part))]
         if len(self) < self.limit:
             self[word] = ids
         return ids
@@ -233,7 +264,8 @@ class BytePairs:
         _check_tokenizer(tokenizer)
         tokenizer.encode_special_tokens = True  # "</s>" in a text is text
         self.tokenizer = tokenizer
-        self._ids = _WordCache(tokenizer.model).__getitem__
+        self._first = _WordCache(tokenizer.model, "", limit=2**17)
+        self._later = _WordCache(tokenizer.model, " ", limit=2**17)
         names = map(tokenizer.id_to_token, range(tokenizer.get_vocab_size()))
         self._bytes = [bytes(_BYTES[symbol] for symbol in name)
                        if i >= len(SPECIALS) else b""
@@ -247,14 +279,20 @@ class BytePairs:
     def encode(self, text: str, language: str | None = None) -> list[int]:
         """Ids of a text's pieces, with neither ``<s>`` nor ``</s>``."""
         _check_text("text", text)
-        return list(chain.from_iterable(map(self._ids, _split(text))))
+        return self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
+        first, *later = text.split(" ")
+        ids = [*self._first[first]]
+        for word in later:
+            ids += self._later[word]
+        return ids
 
     def encode_batch(
         self, texts: Sequence[str], language: str | None = None
     ) -> list[list[int]]:
         """Ids of several texts; all languages share them."""
-        return [list(chain.from_iterable(map(self._ids, _split(text))))
-                for text in _checked(texts)]
+        return [self._encode(text) for text in _checked(texts)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; specials are left out."""
@@ -295,33 +333,6 @@ def train_bpe(
     tokenizer.train_from_iterator(_some(texts), trainer)
     return BytePairs(tokenizer)
 
-# %% ../notebooks/07_text.ipynb #2449968d
-def _readable(piece: bytes) -> str:
-    """A piece for the eye: blanks as ``▁``, odd bytes as escapes."""
-    text = piece.decode(errors="backslashreplace").replace(" ", "▁")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode()
-                   for c in text)
-
-
-def _untrained() -> Tokenizer:
-    """A tokenizer that cuts words as we do, and knows no pieces yet."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = InTurn([
-        Split(Regex(_WORD), "isolated"),
-        ByteLevel(add_prefix_space=False, use_regex=False)])
-    tokenizer.decoder = ByteLevelDecoder()
-    return tokenizer
-
-
-def _check_tokenizer(tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer that was not trained here."""
-    first = tuple(map(tokenizer.id_to_token, range(len(SPECIALS))))
-    if first != SPECIALS:
-        raise ValueError(f"tokenizer: its first tokens are {first}, expected "
-                         f"{SPECIALS}")
-    if repr(tokenizer.pre_tokenizer) != repr(_untrained().pre_tokenizer):
-        raise ValueError("tokenizer: cuts words in another way than train_bpe")
-
 # %% ../notebooks/07_text.ipynb #b68d146a
 def load_tokenizer(path: Path) -> BytePairs | Words:
     """Read what ``save`` wrote; nothing in the file is run."""
@@ -331,7 +342,7 @@ def load_tokenizer(path: Path) -> BytePairs | Words:
         if content.get("type") == "words":
             return Words(content["frequencies"], content["languages"])
         return BytePairs(Tokenizer.from_str(text))
-    except OSError:
+    except (OSError, ImportError):
         raise
     except Exception as error:      # tokenizers raises nothing more precise
         raise ValueError(f"path: {path} holds no tokenizer: {error}") from error
