@@ -13,9 +13,6 @@ from torch.utils.data import DataLoader
 
 from tests.site import ROOT
 from transformer_annotated.batching import (
-    END,
-    PAD,
-    START,
     Batch,
     Batches,
     bucket_batches,
@@ -29,6 +26,7 @@ from transformer_annotated.model import (
     TransformerConfig,
     shift_right,
 )
+from transformer_annotated.text import END, PAD, START
 
 
 @dataclass
@@ -260,7 +258,7 @@ def test_padding_share_by_hand():
         (([1], [1], 9, 0, -1), "epoch: -1, expected at least 0"),
         (
             ([3, 4, 3], [3, 9, 3], 9),
-            "max_tokens: 9, but pair 1 alone has 5 source and 10 target",
+            "max_tokens: 9, expected at least 10: pair 1 has 5 source, 10 target",
         ),
     ],
 )

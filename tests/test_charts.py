@@ -14,6 +14,8 @@ HEADS = {f"{i + 1}": w for i, w in enumerate(WEIGHTS)}
 MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
+IDS = torch.tensor([[5, 2], [2, 0]])
+SIZES = [{"way": "a", "columns": 2, "pairs": 3}] * 2
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -28,6 +30,8 @@ CHARTS = {
     "shift_map": lambda: charts.shift_map({1: torch.eye(2), 2: -torch.eye(2)}),
     "walk_map": lambda: charts.walk_map(STEPS, {"source": ["a", "a"]}),
     "count_chart": lambda: charts.count_chart(COUNTS),
+    "batch_map": lambda: charts.batch_map({"one": (IDS, IDS[:, :1])}),
+    "batch_sizes": lambda: charts.batch_sizes(SIZES, max_tokens=12),
 }
 
 
@@ -104,3 +108,25 @@ def test_walk_map_numbers_words_and_limits_colours():
     drawn = torch.tensor([r["value"] for r in rows if r["step"] == 1])
     assert_close(drawn, (9 * WEIGHTS[1]).flatten(), atol=0.01, rtol=0)
     assert max(row["colour"] for row in rows) <= 3
+
+
+def test_batch_map_counts_padding():
+    """Source and target stand side by side; the title says what is empty."""
+    chart = CHARTS["batch_map"]().to_dict()
+    cells = [(r["x"], r["y"], r["cell"]) for r in chart["data"]["values"]]
+    assert sorted(cells) == [
+        (0, 0, "source"),
+        (0, 1, "source"),
+        (1, 0, "source"),
+        (1, 1, "padding"),
+        (3, 0, "target"),
+        (3, 1, "target"),
+    ]
+    assert "2 pairs, 17% padding" in chart["title"]["text"]["expr"]
+
+
+def test_batch_sizes_draws_the_budget():
+    """The line is that of full batches, 12 tokens over 2 columns."""
+    line, points = CHARTS["batch_sizes"]().to_dict()["layer"]
+    assert line["data"]["values"] == [{"columns": 2, "pairs": 6.0}]
+    assert points["data"]["values"] == SIZES
