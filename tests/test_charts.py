@@ -15,7 +15,7 @@ MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 IDS = torch.tensor([[5, 2], [2, 0]])
-SIZES = [{"way": "a", "columns": 2, "pairs": 3}] * 2
+SIZES = [{"way": "a", "tokens": 2.0, "pairs": 3}] * 2
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -126,7 +126,7 @@ def test_batch_map_counts_padding():
 
 
 def test_batch_sizes_draws_the_budget():
-    """The line is that of full batches, 12 tokens over 2 columns."""
+    """The line is that of full batches, 12 tokens over 2."""
     line, points = CHARTS["batch_sizes"]().to_dict()["layer"]
-    assert line["data"]["values"] == [{"columns": 2, "pairs": 6.0}]
+    assert line["data"]["values"] == [{"tokens": 2, "pairs": 6.0}]
     assert points["data"]["values"] == SIZES

@@ -21,7 +21,7 @@ from .text import END, PAD, START
 
 # %% ../notebooks/10_batching.ipynb #9c739cfe
 def collate(sentences: Sequence[Sequence[int]], start: bool = False) -> Tensor:
-    """Ids ``(B, longest + 1)`` of sentences with end symbols, padded at the end.
+    """Ids ``(B, longest + 1)`` of sentences, with end symbols and padding.
 
     Args:
         sentences: The ids of ``B`` sentences, without special symbols.

@@ -491,31 +491,32 @@ def batch_map(panels: dict[str, tuple[Tensor, Tensor]]) -> alt.Chart:
 
 # %% ../notebooks/10_batching.ipynb #83170f26
 def batch_sizes(rows: Sequence[dict], max_tokens: int) -> alt.LayerChart:
-    """Draw pairs a batch against the longest sentence in it.
+    """Draw pairs a batch against their mean length.
 
     Args:
-        rows: A dict for each batch: ``columns``, ``pairs``, and its ``way``.
-        max_tokens: The budget, whose limit is drawn as a line.
+        rows: A dict for each batch: ``tokens``, ``pairs``, and its ``way``.
+        max_tokens: The budget; a line shows what it holds without padding.
     """
     names = list(dict.fromkeys(row["way"] for row in rows))
     picked = alt.selection_point(fields=["way"], bind="legend")
-    ends = [f(row["columns"] for row in rows) for f in (min, max)]
-    limit = [{"columns": n, "pairs": max_tokens / n}
-             for n in range(ends[0], ends[1] + 1)]
-    x = alt.X("columns:Q", title="tokens of the longest sentence")
+    low, high = (f(row["tokens"] for row in rows) for f in (min, max))
+    limit = [{"tokens": n, "pairs": max_tokens / n}
+             for n in range(math.floor(low), math.ceil(high) + 1)]
+    x = alt.X("tokens:Q", title="mean tokens of the longer side")
     y = alt.Y("pairs:Q", title="pairs in the batch")
     line = alt.Chart(alt.Data(values=limit)).mark_line(
         color=GREY, strokeDash=[4, 4]).encode(x, y)
+    colours = [BLUE, ORANGE, GREEN, PURPLE][:len(names)]
     points = (
         alt.Chart(alt.Data(values=list(rows)))
-        .mark_circle(size=40)
+        .mark_circle(size=40, opacity=1)
         .encode(
             x, y,
             alt.Color("way:N", title=None)
-            .scale(domain=names, range=[BLUE, ORANGE, GREEN][:len(names)])
+            .scale(domain=names, range=colours)
             .legend(orient="top", columns=2),
-            opacity=alt.condition(picked, alt.value(0.8), alt.value(0.1)),
-            tooltip=["way:N", "columns:Q", "pairs:Q"],
+            opacity=alt.condition(picked, alt.value(1), alt.value(0.05)),
+            tooltip=["way:N", alt.Tooltip("tokens:Q", format=".1f"), "pairs:Q"],
         )
         .add_params(picked)
     )
