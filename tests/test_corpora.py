@@ -33,10 +33,19 @@ from transformer_annotated.corpora import (
 )
 from transformer_annotated.text import train_bpe, train_words
 
-SHARED = Path(__file__).parents[1] / ".." / "shared" / "data"
+SHARED = Path(
+    os.environ.get("TRANSFORMER_ANNOTATED_DATA")
+    or Path(__file__).parents[2] / "shared" / "data"
+)
 ENGLISH = ["A dog runs.", "Two cats sleep.", "", "Where is the ball?"]
 GERMAN = ["Ein Hund rennt.", "Zwei Katzen schlafen.", "", "Wo ist der Ball?"]
 PAIRS = list(zip(ENGLISH, GERMAN, strict=True))
+
+
+@pytest.fixture(autouse=True)
+def no_data(monkeypatch):
+    """Corpora are where a test puts them, and nowhere else."""
+    monkeypatch.delenv("TRANSFORMER_ANNOTATED_DATA", raising=False)
 
 
 class Letters:
@@ -415,14 +424,14 @@ def folder(tmp_path_factory):
     return folder
 
 
-def folders(folder):
-    """The stand-ins, and the real corpora where they are."""
-    return [folder, *([SHARED] if SHARED.exists() else [])]
+def folders(folder, name):
+    """The stand-ins, and the real corpus where it is."""
+    return [folder, *([SHARED] if (SHARED / name).is_dir() else [])]
 
 
 def test_multi30k_from_a_folder(folder):
     """Raw and tokenised, in both directions, with the published sizes."""
-    for place in folders(folder):
+    for place in folders(folder, "multi30k"):
         raw = load("multi30k", folder=place)
         sizes = {split: len(pairs) for split, pairs in raw.splits.items()}
         assert sizes == {"train": 29_000, "valid": 1_014, "test": 1_000}
@@ -443,7 +452,7 @@ def test_multi30k_from_a_folder(folder):
 
 def test_tatoeba_from_a_folder(folder):
     """One table, English first, whichever side is the source."""
-    for place in folders(folder):
+    for place in folders(folder, "tatoeba"):
         corpus = load("tatoeba", folder=place)
         back = load("tatoeba", target="en", folder=place)
         assert (back.source, back.target) == ("de", "en")
@@ -460,7 +469,7 @@ def test_tatoeba_from_a_folder(folder):
 
 def test_newstest_from_a_folder(folder):
     """The paper's development set, by itself."""
-    for place in folders(folder):
+    for place in folders(folder, "newstest"):
         corpus = load("newstest2013", folder=place)
         assert list(corpus.splits) == ["valid"]
         assert len(corpus.splits["valid"]) == 3000
@@ -481,13 +490,10 @@ def test_folders_are_searched_in_order(folder, tmp_path, monkeypatch):
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
     monkeypatch.setattr("datasets.load_dataset", no_network)
-    monkeypatch.delenv("TRANSFORMER_ANNOTATED_DATA", raising=False)
-    made = []
 
     def make(place, word):
         lines = [f"{word} {i}\t{word} {i}" for i in range(20)]
         write(place / "tatoeba" / "train.en-de.tsv", lines)
-        made.append(word)
 
     def first():
         return load("tatoeba").splits["train"][0][0].split()[0]
@@ -711,9 +717,9 @@ def test_encoding_in_chunks_loses_nothing(
             expected.append(ids)
     if not expected:
         with pytest.raises(CorpusError, match=f"{empty} empty and {long} long"):
-            corpora._write(folder, iter(pairs), tokenizer, about, chunk)
+            corpora._write(folder, iter(pairs), tokenizer, about, 1, chunk)
         return
-    corpora._write(folder, iter(pairs), tokenizer, about, chunk)
+    corpora._write(folder, iter(pairs), tokenizer, about, 1, chunk)
     encoded = EncodedPairs.open(folder)
     sides = [texts(encoded, side) for side in ("source", "target")]
     assert list(map(list, zip(*sides, strict=True))) == expected
@@ -918,6 +924,25 @@ def test_from_files_to_ids_with_real_tokenizers(tmp_path):
     stamp = (tmp_path / "bpe").stat().st_mtime_ns
     assert len(again) == len(encoded)
     assert (tmp_path / "bpe").stat().st_mtime_ns == stamp
+
+
+def test_several_processes_encode_the_same(tmp_path):
+    """Chunks come back in order, to the last byte, and leave nothing behind."""
+    pairs = [(f"{i} dogs", f"{i} Hunde") for i in range(950)]
+    bpe = train_bpe((side for pair in pairs for side in pair), 300)
+    about = {"source": "", "target": "", "max_length": 9, "vocab_size": 300}
+    for workers in (1, 2):
+        folder = tmp_path / f"{workers}"
+        folder.mkdir()
+        corpora._write(folder, iter(pairs), bpe, about, workers, chunk=100)
+    assert len(EncodedPairs.open(folder)) == 950
+    names = sorted(os.listdir(folder))
+    assert names == sorted(os.listdir(tmp_path / "1"))
+    for name in names:
+        content = (folder / name).read_bytes()
+        assert content == (tmp_path / "1" / name).read_bytes()
+    with pytest.raises(ValueError, match="workers: 0"):
+        encode_pairs(pairs, bpe, tmp_path / "x", "en", "de", workers=0)
 
 
 def test_a_corpus_shows_its_sizes_and_not_its_pairs():

@@ -21,9 +21,12 @@ import shutil
 import string
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -31,7 +34,7 @@ import numpy as np
 from tqdm import tqdm
 
 from .grammar import sentences
-from .text import BytePairs, Words
+from .text import BytePairs, Words, load_tokenizer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -518,18 +521,16 @@ class ArrowPairs(Sequence):
 
 # %% ../notebooks/09_corpora.ipynb #ece762f2
 def _local(known: Known, folder: Path, languages: Sequence[str]) -> dict:
-    """The splits of a corpus that are in a folder."""
+    """The splits of a corpus that are in a folder; none without the first."""
     splits, swap = {}, languages[0] != known.languages[0]
     for split, name in known.files.items():
-        names = {name.format(language) for language in languages}
-        there = [_packed(folder / n) for n in sorted(names)]
-        if not any(path.exists() for path in there):
-            continue
-        if len(names) == 1:
-            splits[split] = FilePairs(there[0], swap=swap)
-        else:
-            splits[split] = FilePairs(*(_packed(folder / name.format(language))
-                                        for language in languages))
+        names = dict.fromkeys(name.format(language) for language in languages)
+        files = [_packed(folder / name) for name in names]
+        there = [path.exists() for path in files]
+        if all(there) or (any(there) and not splits):   # or say what is missing
+            splits[split] = FilePairs(*files, swap=swap and len(files) == 1)
+        elif not splits:
+            break
     return splits
 
 
@@ -572,8 +573,7 @@ def _find(
     """The splits of a corpus, from the first folder that has it, or the Hub."""
     first, places = next(iter(known.files)), _places(folder)
     for place in places:
-        splits = _local(known, place, languages)
-        if first in splits:
+        if splits := _local(known, place, languages):
             return splits
     wanted = " and ".join(sorted({known.files[first].format(language)
                                   for language in languages}))
@@ -805,10 +805,12 @@ def _flat(ids: list[list[int]], dtype: type) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _encode_chunk(
-    pairs: list[tuple[str, str]], tokenizer: BytePairs | Words,
+    pairs: list[tuple[str, str]], tokenizer: BytePairs | Words | Path,
     languages: Sequence[str], max_length: int, dtype: type,
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], int, int]:
     """Ids and lengths of both sides; how many were empty, and too long."""
+    if isinstance(tokenizer, Path):             # in another process
+        tokenizer = _load_once(tokenizer)
     full = [pair for pair in pairs if _has_text(pair)]
     short = [pair for pair in full
              if max(map(len, pair)) <= 100 * max_length]    # worth a look
@@ -823,9 +825,37 @@ def _encode_chunk(
     return arrays, empty, len(pairs) - empty - int(keep.sum())
 
 # %% ../notebooks/09_corpora.ipynb #2fbd1da8
+_load_once = lru_cache(load_tokenizer)
+
+
+def _in_turn(
+    work: Callable, chunks: Iterable, workers: int
+) -> Iterator[tuple[list[tuple[np.ndarray, np.ndarray]], int, int]]:
+    """Results in the order of the chunks, of which a few are under way."""
+    if workers == 1:
+        yield from map(work, chunks)
+        return
+    waiting = deque()
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        for chunk in chunks:
+            waiting.append(pool.submit(work, chunk))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _chunks(pairs: Iterable, size: int) -> Iterator[list]:
+    """Lists of so many pairs; the last may have fewer."""
+    stream = iter(pairs)
+    while some := list(itertools.islice(stream, size)):
+        yield some
+
+# %% ../notebooks/09_corpora.ipynb #2d3e428a
 def encode_pairs(
     pairs: Iterable[tuple[str, str]], tokenizer: BytePairs | Words,
     folder: str | Path, source: str, target: str, max_length: int = 256,
+    workers: int = 1,
 ) -> EncodedPairs:
     """Encode pairs into arrays on disk, or open those of an earlier call.
 
@@ -841,9 +871,12 @@ def encode_pairs(
         target: Language of the second side.
         max_length: The most ids a side may have; longer pairs are left out, as
             are those with an empty side.
+        workers: Processes to encode with; more than one pay for millions of
+            pairs. A script then needs ``if __name__ == "__main__":``.
     """
-    if type(max_length) is not int or max_length < 1:
-        raise ValueError(f"max_length: {max_length!r}, expected at least 1")
+    for name, value in (("max_length", max_length), ("workers", workers)):
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name}: {value!r}, expected at least 1")
     folder = Path(folder)
     about = {"format": 1, "tokenizer": _tokenizer_digest(tokenizer),
              "text": _digest(pairs), "source": source, "target": target,
@@ -855,20 +888,27 @@ def encode_pairs(
     work = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
     work.mkdir()
     try:
-        _write(work, pairs, tokenizer, about)
+        _write(work, pairs, tokenizer, about, workers)
         _replace(work, folder, about)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return EncodedPairs(folder)
 
-# %% ../notebooks/09_corpora.ipynb #2d3e428a
+# %% ../notebooks/09_corpora.ipynb #bb4c4887
 def _write(
     folder: Path, pairs: Iterable[tuple[str, str]],
-    tokenizer: BytePairs | Words, about: dict, chunk: int = 10_000,
+    tokenizer: BytePairs | Words, about: dict, workers: int = 1,
+    chunk: int = 10_000,
 ) -> None:
     """Encode chunk by chunk into a folder; its description comes last."""
     dtype = np.uint16 if about["vocab_size"] <= 2**16 else np.uint32
-    languages, counts = (about["source"], about["target"]), np.zeros(3, int)
+    if workers > 1:
+        tokenizer.save(folder / "tokenizer.json")
+    encode = partial(
+        _encode_chunk, max_length=about["max_length"], dtype=dtype,
+        languages=(about["source"], about["target"]),
+        tokenizer=tokenizer if workers == 1 else folder / "tokenizer.json")
+    counts = np.zeros(3, dtype=int)                 # kept, empty, too long
     with (_Writer(folder / "source.npy", dtype) as source,
           _Writer(folder / "target.npy", dtype) as target,
           _Writer(folder / "source_starts.npy", np.int64) as source_starts,
@@ -877,16 +917,15 @@ def _write(
         sides = (source, source_starts), (target, target_starts)
         for _, starts in sides:
             starts.append(np.zeros(1))
-        stream = iter(pairs)
-        while some := list(itertools.islice(stream, chunk)):
-            arrays, empty, too_long = _encode_chunk(
-                some, tokenizer, languages, about["max_length"], dtype)
+        for arrays, *skipped in _in_turn(encode, _chunks(pairs, chunk),
+                                         workers):
             for (ids, starts), (new, lengths) in zip(sides, arrays,
                                                      strict=True):
                 starts.append(ids.count + lengths.cumsum())
                 ids.append(new)
-            counts += (len(arrays[0][1]), empty, too_long)
-            bar.update(len(some))
+            counts += (len(lengths), *skipped)
+            bar.update(len(lengths) + sum(skipped))
+    (folder / "tokenizer.json").unlink(missing_ok=True)
     kept, empty, too_long = counts.tolist()
     if not kept:
         raise CorpusError(f"pairs: none left, {empty:,} empty and {too_long:,} "
