@@ -1,15 +1,11 @@
 """The charts hold the numbers that they are given, on the right axes."""
 
-import math
-from types import SimpleNamespace
-
 import pytest
 import torch
 import vl_convert
 from torch.testing import assert_close
 
 from transformer_annotated import charts
-from transformer_annotated.optimizer import noam_rate
 from transformer_annotated.positions import sinusoids
 
 CURVE = [{"x": x, "y": x * k, "k": f"{k}"} for k in (1, 2) for x in (1, 2, 3)]
@@ -18,6 +14,8 @@ HEADS = {f"{i + 1}": w for i, w in enumerate(WEIGHTS)}
 MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
+IDS = torch.tensor([[5, 2], [2, 0]])
+SIZES = [{"way": "a", "tokens": 2.0, "pairs": 3}] * 2
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -32,7 +30,8 @@ CHARTS = {
     "shift_map": lambda: charts.shift_map({1: torch.eye(2), 2: -torch.eye(2)}),
     "walk_map": lambda: charts.walk_map(STEPS, {"source": ["a", "a"]}),
     "count_chart": lambda: charts.count_chart(COUNTS),
-    "noam_chart": charts.noam_chart,
+    "batch_map": lambda: charts.batch_map({"one": (IDS, IDS[:, :1])}),
+    "batch_sizes": lambda: charts.batch_sizes(SIZES, max_tokens=12),
 }
 
 
@@ -111,42 +110,23 @@ def test_walk_map_numbers_words_and_limits_colours():
     assert max(row["colour"] for row in rows) <= 3
 
 
-def test_noam_chart_computes_the_learning_rate():
-    """Vega's formulas give the rate of the sliders, and of the base model."""
-    chart = charts.noam_chart(1000).to_dict()
-    sliders = {p["name"]: p for p in chart["params"] if "bind" in p}
-    assert {n: p["value"] for n, p in sliders.items()} == {
-        "d_model": 512,
-        "warmup": 4000,
-        "factor": 1,
-    }
-    formulas = {
-        step["as"]: step["calculate"]
-        for layer in chart["layer"]
-        for step in layer["transform"]
-        if "datum.step" in step["calculate"]
-    }
-    functions = {"sqrt": math.sqrt, "min": min, "pow": pow}
-    for step, d_model, warmup, factor in ((1, 64, 100, 2), (900, 512, 300, 1)):
-        names = {"d_model": d_model, "warmup": warmup, "factor": factor}
-        datum = SimpleNamespace(step=step)
-        drawn = {
-            name: eval(formula, {**functions, **names, "datum": datum})
-            for name, formula in formulas.items()
-        }
-        assert drawn["rate"] == pytest.approx(noam_rate(step, **names))
-        assert drawn["paper"] == pytest.approx(noam_rate(step, 512))
+def test_batch_map_counts_padding():
+    """Source and target stand side by side; the title says what is empty."""
+    chart = CHARTS["batch_map"]().to_dict()
+    cells = [(r["x"], r["y"], r["cell"]) for r in chart["data"]["values"]]
+    assert sorted(cells) == [
+        (0, 0, "source"),
+        (0, 1, "source"),
+        (1, 0, "source"),
+        (1, 1, "padding"),
+        (3, 0, "target"),
+        (3, 1, "target"),
+    ]
+    assert "2 pairs, 17% padding" in chart["title"]["text"]["expr"]
 
 
-def test_noam_chart_marks_the_peak():
-    """The point stands at the end of the warm-up, on the curve."""
-    chart = charts.noam_chart().to_dict()
-    (point,) = (
-        layer
-        for layer in chart["layer"]
-        if layer["mark"]["type"] == "point" and layer["mark"].get("filled")
-    )
-    names = {"d_model": 256, "warmup": 900, "factor": 3, "sqrt": math.sqrt}
-    at = {s["as"]: eval(s["calculate"], names) for s in point["transform"]}
-    assert at["step"] == 900
-    assert at["rate"] == pytest.approx(noam_rate(900, 256, 900, 3))
+def test_batch_sizes_draws_the_budget():
+    """The line is that of full batches, 12 tokens over 2."""
+    line, points = CHARTS["batch_sizes"]().to_dict()["layer"]
+    assert line["data"]["values"] == [{"tokens": 2, "pairs": 6.0}]
+    assert points["data"]["values"] == SIZES
