@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['ALONE', 'TrainingConfig', 'Worker', 'Learner', 'update', 'validate', 'Progress', 'seed_step', 'stream',
            'TrainingError', 'save_checkpoint', 'checkpoints', 'prune', 'load_weights', 'load_checkpoint', 'Journal',
-           'read_metrics', 'gpu_readings', 'noticing_signals', 'train']
+           'read_metrics', 'gpu_readings', 'noticing_signals', 'train', 'average_checkpoints']
 
-# %% ../notebooks/13_training.ipynb #3fe8cc7c
+# %% ../notebooks/13_training.ipynb #c87d443c
 import json
 import math
 import os
@@ -29,14 +29,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from .batching import Batch, Batches, Pairs
 from .loss import Loss, vocabulary_loss
 from .model import Transformer, shift_right
 from .optimizer import NoamOptimizer
 
-# %% ../notebooks/13_training.ipynb #b538edcf
+# %% ../notebooks/13_training.ipynb #63ea57f3
 @dataclass(frozen=True)
 class TrainingConfig:
     """How to train; by default, as the paper trained its base model.
@@ -83,7 +83,7 @@ class TrainingConfig:
         """Refuse values with which nobody can train."""
         _check_training(self)
 
-# %% ../notebooks/13_training.ipynb #9fdee831
+# %% ../notebooks/13_training.ipynb #316d29fb
 def _check_types(config: object) -> None:
     """Refuse values of another type than a dataclass declares, or below 0."""
     for part in fields(config):
@@ -110,7 +110,7 @@ def _check_training(config: TrainingConfig) -> None:
         raise ValueError(f"precision: {config.precision!r}, expected 'auto', "
                          "'bf16' or 'float32'")
 
-# %% ../notebooks/13_training.ipynb #5863fb6c
+# %% ../notebooks/13_training.ipynb #17c9b009
 @dataclass(frozen=True)
 class Worker:
     """One of the processes that train a model together; alone by default.
@@ -141,7 +141,7 @@ class Worker:
 
 ALONE = Worker()
 
-# %% ../notebooks/13_training.ipynb #5ff5b903
+# %% ../notebooks/13_training.ipynb #59d585b9
 class Learner(nn.Module):
     """A model together with its loss: what is compiled and distributed.
 
@@ -166,7 +166,7 @@ class Learner(nn.Module):
             hidden, self.model.embeddings.weight, labels, self.epsilon,
             self.model.config.pad, with_correct=with_correct)
 
-# %% ../notebooks/13_training.ipynb #3423190b
+# %% ../notebooks/13_training.ipynb #c454c4bc
 def update(
     learner: nn.Module, optimizer: NoamOptimizer, parts: Sequence[Batch],
     clip: float = 0.0, bf16: bool = False, worker: Worker = ALONE,
@@ -214,7 +214,7 @@ def _gradients_meet(
         return nullcontext()
     return learner.no_sync()
 
-# %% ../notebooks/13_training.ipynb #5028c1c2
+# %% ../notebooks/13_training.ipynb #28266ca4
 @torch.no_grad()
 def validate(
     learner: Learner, pairs: Pairs, max_tokens: int,
@@ -242,7 +242,7 @@ def validate(
             "valid_perplexity": math.exp(nll / tokens),
             "valid_accuracy": right / tokens, "valid_exact": exact / sentences}
 
-# %% ../notebooks/13_training.ipynb #68308704
+# %% ../notebooks/13_training.ipynb #8bf5a86f
 @dataclass
 class Progress:
     """How far a run has come.
@@ -299,7 +299,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     mixed = np.random.SeedSequence([seed, step, rank])
     torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0]))
 
-# %% ../notebooks/13_training.ipynb #3f82316d
+# %% ../notebooks/13_training.ipynb #083849a0
 def stream(
     pairs: Pairs, config: TrainingConfig, progress: Progress,
     worker: Worker = ALONE,
@@ -318,7 +318,7 @@ def stream(
             yield parts
         progress.epoch, progress.batch = progress.epoch + 1, 0
 
-# %% ../notebooks/13_training.ipynb #f37be3a0
+# %% ../notebooks/13_training.ipynb #1bcf1481
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says why, and what to do."""
 
@@ -352,7 +352,7 @@ def save_checkpoint(
             "room, and go on with --resume") from problem
     return final
 
-# %% ../notebooks/13_training.ipynb #b32256bc
+# %% ../notebooks/13_training.ipynb #b0971d21
 def _to_disk(path: Path) -> None:
     """Wait until a file or folder is on the disk, not only on its way."""
     handle = os.open(path, os.O_RDONLY)
@@ -361,7 +361,7 @@ def _to_disk(path: Path) -> None:
     finally:
         os.close(handle)
 
-# %% ../notebooks/13_training.ipynb #672a4fb8
+# %% ../notebooks/13_training.ipynb #eef769f2
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
     found = [path for path in folder.glob("step-*")
@@ -376,21 +376,26 @@ def prune(folder: Path, keep: int, best_step: int = 0) -> None:
             path = path.rename(folder / f".draft-{path.name}")
             shutil.rmtree(path)
 
-# %% ../notebooks/13_training.ipynb #65008f12
+# %% ../notebooks/13_training.ipynb #cf84adcb
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
     """Read a checkpoint's parameters into a model of the same sizes."""
-    file = checkpoint / "model.safetensors"
-    try:
-        weights = load_file(file)
-    except (OSError, SafetensorError) as problem:
-        raise ValueError(f"{file}: cannot be read: {problem}") from None
+    weights = _read_weights(checkpoint)
     wanted = {name: tuple(p.shape) for name, p in model.state_dict().items()}
     found = {name: tuple(p.shape) for name, p in weights.items()}
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
-            raise ValueError(f"{file}: {name} is {found.get(name, 'missing')}, "
-                             f"but the model has {wanted.get(name, 'none')}")
+            raise ValueError(f"{checkpoint}: {name} is {found.get(name)}, but "
+                             f"the model has {wanted.get(name)}")
     model.load_state_dict(weights)
+
+
+def _read_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """The parameters of a checkpoint, by name."""
+    file = checkpoint / "model.safetensors"
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as problem:
+        raise ValueError(f"{file}: cannot be read: {problem}") from None
 
 
 def load_checkpoint(
@@ -408,7 +413,7 @@ def load_checkpoint(
     optimizer.load_state_dict(state["optimizer"])
     return Progress(**state["progress"])
 
-# %% ../notebooks/13_training.ipynb #ea93f1b1
+# %% ../notebooks/13_training.ipynb #172fbc48
 # What may change when a run goes on: how long, how cut, how often, how shown.
 _FREE = ("steps", "accumulate", "precision", "compile", "log_every",
          "validate_every", "patience", "checkpoint_every", "keep", "workers",
@@ -422,7 +427,7 @@ def _settings(
     fixed = {k: v for k, v in asdict(config).items() if k not in _FREE}
     return {**asdict(model.config), **fixed, "pairs": len(pairs.source_lengths)}
 
-# %% ../notebooks/13_training.ipynb #97553ee3
+# %% ../notebooks/13_training.ipynb #1834b654
 class Journal:
     """The metrics of a run, as lines of JSON and, if wanted, TensorBoard.
 
@@ -467,7 +472,7 @@ def read_metrics(folder: Path) -> list[dict]:
             break
     return rows
 
-# %% ../notebooks/13_training.ipynb #afdbdd73
+# %% ../notebooks/13_training.ipynb #efe4b04a
 def gpu_readings() -> list[dict[str, float]]:
     """Load (0 to 1) and memory (MiB) of each GPU, as nvidia-smi tells it."""
     import warnings
@@ -478,7 +483,7 @@ def gpu_readings() -> list[dict[str, float]]:
     return [{"gpu": gpu.id, "load": gpu.load, "used": gpu.memoryUsed,
              "memory": gpu.memoryTotal} for gpu in GPUtil.getGPUs()]
 
-# %% ../notebooks/13_training.ipynb #28b3ba09
+# %% ../notebooks/13_training.ipynb #f84e4c30
 @contextmanager
 def noticing_signals() -> Iterator[threading.Event]:
     """Inside this, SIGINT and SIGTERM set an event and let work go on."""
@@ -498,7 +503,7 @@ def noticing_signals() -> Iterator[threading.Event]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-# %% ../notebooks/13_training.ipynb #0ff5d3ce
+# %% ../notebooks/13_training.ipynb #65e93055
 def train(
     model: Transformer, pairs: Pairs, valid: Pairs | None,
     config: TrainingConfig, folder: Path, resume: bool = False,
@@ -551,7 +556,7 @@ def train(
                 break
     return progress
 
-# %% ../notebooks/13_training.ipynb #6523763a
+# %% ../notebooks/13_training.ipynb #2fe2a88b
 @contextmanager
 def _explained(
     folder: Path, progress: Progress, parts: Sequence[Batch], worker: Worker
@@ -589,7 +594,7 @@ def _lost_contact(problem: RuntimeError) -> bool:
     return (isinstance(problem, dist.DistError)
             or "gloo" in str(problem).lower())
 
-# %% ../notebooks/13_training.ipynb #a299f271
+# %% ../notebooks/13_training.ipynb #ae7b147d
 def _begin(
     folder: Path, model: Transformer, optimizer: NoamOptimizer,
     settings: dict, resume: bool,
@@ -636,8 +641,9 @@ class _Diary(AbstractContextManager):
         writes = worker.rank == 0
         self.journal = writes and Journal(folder, progress.step,
                                           config.tensorboard)
-        self.bar = tqdm(total=config.steps, initial=progress.step,
-                        unit="step", disable=not (writes and show))
+        self.show = writes and show
+        self.bar = tqdm(total=config.steps, initial=progress.step, unit="step",
+                        disable=None if self.show else True)  # None: no terminal
         self.began = time.monotonic() - progress.seconds
 
     def __exit__(self, *problem: object) -> None:
@@ -666,4 +672,23 @@ class _Diary(AbstractContextManager):
                                 "tokens": now.tokens, "seconds": now.seconds})
         shown = {k.removeprefix("valid_"): f"{v:.3g}" for k, v in row.items()
                  if k in ("loss", "valid_nll", "valid_exact")}
-        self.bar.set_postfix(shown | {"tokens/s": f"{speed:,.0f}"})
+        shown["tokens/s"] = f"{speed:,.0f}"
+        self.bar.set_postfix(shown)
+        if self.show and self.bar.disable:          # into a file, say
+            print(f"update {now.step:,}:", *(f"{k} {v}" for k, v in
+                                             shown.items()), flush=True)
+
+# %% ../notebooks/13_training.ipynb #c923644a
+def average_checkpoints(found: Sequence[Path], file: Path) -> None:
+    """Write the mean of the checkpoints' parameters to a file."""
+    sums: dict[str, Tensor] = {}
+    for checkpoint in found:
+        weights = _read_weights(checkpoint)
+        if sums and weights.keys() != sums.keys():
+            raise ValueError(f"{checkpoint}: other parameters than {found[0]}")
+        for name, tensor in weights.items():
+            sums[name] = sums.get(name, 0) + tensor.double() / len(found)
+    draft = file.with_name(f".{file.name}")
+    save_file({name: tensor.float() for name, tensor in sums.items()}, draft,
+              {"averaged": " ".join(path.name for path in found)})
+    draft.replace(file)
