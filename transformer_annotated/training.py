@@ -678,13 +678,14 @@ class _Diary(AbstractContextManager):
             print(f"update {now.step:,}:", *(f"{k} {v}" for k, v in
                                              shown.items()), flush=True)
 
-# %% ../notebooks/13_training.ipynb #c923644a
+# %% ../notebooks/13_training.ipynb #38aa3f60
 def average_checkpoints(found: Sequence[Path], file: Path) -> None:
     """Write the mean of the checkpoints' parameters to a file."""
     sums: dict[str, Tensor] = {}
     for checkpoint in found:
         weights = _read_weights(checkpoint)
-        if sums and weights.keys() != sums.keys():
+        shapes = {name: tensor.shape for name, tensor in weights.items()}
+        if sums and shapes != {name: s.shape for name, s in sums.items()}:
             raise ValueError(f"{checkpoint}: other parameters than {found[0]}")
         for name, tensor in weights.items():
             sums[name] = sums.get(name, 0) + tensor.double() / len(found)
