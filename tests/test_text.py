@@ -277,6 +277,20 @@ def test_words_are_cut_before_they_are_paired():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("line", "cut"),
+    [
+        ("a\t\n b", ["a", "\t\n", " b"]),
+        ("a   b", ["a", " ", " ", " b"]),
+        ("don't'tx", ["don", "'t", "'", "tx"]),
+        ("港。a", ["港", "。", "a"]),
+    ],
+)
+def test_words_are_cut_at(line, cut):
+    """White space, contractions and marks of other scripts cut words."""
+    assert text._split(line) == cut
+
+
 @given(st.text())
 def test_cutting_loses_nothing(line):
     """The words of a text, put together, are the text."""
@@ -381,7 +395,9 @@ def test_saved_tokenizer_comes_back(tokenizer, tmp_path):
     again.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["again.json", "tokenizer.json"]
-    json.loads(path.read_text(encoding="utf-8"))
+    content = path.read_text(encoding="utf-8")
+    json.loads(content)
+    assert ("Kapitän" in content) == (tokenizer is WORDS)
 
 
 @pytest.mark.parametrize("tokenizer", [BPE, WORDS])
@@ -459,6 +475,7 @@ def test_missing_and_broken_files_are_refused(tmp_path):
         (lambda: train_words({}), "texts: "),
         (lambda: train_words({"": "abc"}), r"texts\[''\]: a single str"),
         (lambda: train_words({"": ["a b"]}), "2 different words, .* 2 times"),
+        (lambda: train_words({"": ["<s> <s>"]}), "1 different words"),
         (lambda: train_words({"": ["a"]}, 0), "min_frequency: 0"),
         (lambda: train_words({"zz": ["a a"]}), "language: 'zz'"),
         (

@@ -115,12 +115,11 @@ def train_words(
         split = _splitter(language)
         for sentence in _some(sentences, f"texts[{language!r}]"):
             frequencies.update(split(sentence))
-    kept = {word: n for word, n in frequencies.items()
-            if n >= min_frequency and word not in SPECIALS}
-    if not kept:
+    words = Words(frequencies, texts, min_frequency)
+    if words.vocab_size == len(SPECIALS):
         raise ValueError(f"texts: {len(frequencies)} different words, but none "
                          f"occurs {min_frequency} times (min_frequency)")
-    return Words(kept, texts)
+    return words
 
 # %% ../notebooks/07_text.ipynb #31d2b8c9
 def _check_text(name: str, text: str) -> None:
