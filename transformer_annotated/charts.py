@@ -605,12 +605,13 @@ def _noam_layers(lines: alt.Chart, peak: alt.Chart) -> list[alt.Chart]:
     chosen, paper = (lines.transform_calculate(who=f"'{n}'") for n in names)
     colour = (alt.Color("who:N", title=None)
               .scale(domain=names, range=[BLUE, GREY])
-              .legend(orient="top", symbolType="stroke", symbolStrokeWidth=4))
+              .legend(orient="top", symbolType="stroke", symbolStrokeWidth=4,
+                      symbolOpacity=1))
     height = alt.Y("rate:Q", title="learning rate").axis(tickCount=5)
     tooltip = [alt.Tooltip("step:Q", format=","),
                alt.Tooltip("rate:Q", title="learning rate", format=".3~e")]
     return [
-        paper.mark_line(strokeWidth=7, opacity=0.45).encode(
+        paper.mark_line(strokeWidth=7, opacity=0.45, strokeJoin="round").encode(
             alt.Y("paper:Q", title="learning rate"), colour),
         chosen.mark_line(strokeWidth=2.5).encode(height, colour),
         peak.mark_rule(color=BLUE, strokeDash=[3, 3]).encode(
