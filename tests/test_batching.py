@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
@@ -285,6 +285,7 @@ def test_a_pair_that_just_fits():
 # Parts of an update
 
 
+@settings(max_examples=50)
 @given(
     PAIR_LENGTHS,
     st.integers(31, 200),
@@ -302,10 +303,9 @@ def test_parts_are_the_whole_batch(lengths, budget, world, accumulate, epoch):
     ]
     for i in range(len(whole)):
         (batch,), rows = whole[i], whole.rows[i]
-        parts = [
-            ranks[p % world][i][p // world] for p in range(world * accumulate)
-        ]
-        assert all(len(rank[i]) == accumulate for rank in ranks)
+        cut = [rank[i] for rank in ranks]
+        assert all(len(parts) == accumulate for parts in cut)
+        parts = [cut[p % world][p // world] for p in range(world * accumulate)]
         labels, seen = 0, []
         for p, part in enumerate(parts):
             assert part.tokens == batch.tokens == whole.tokens[i]
@@ -323,6 +323,16 @@ def test_parts_are_the_whole_batch(lengths, budget, world, accumulate, epoch):
             )
             seen += mine.tolist()
         assert labels == batch.tokens and sorted(seen) == sorted(rows)
+
+
+def test_batches_are_those_of_the_seed_and_the_epoch():
+    """Batches hand both numbers on."""
+    pairs = numbered(*some_lengths(200))
+    lengths = pairs.source_lengths, pairs.target_lengths
+    for seed, epoch in ((0, 0), (5, 0), (0, 3)):
+        expected = token_batches(*lengths, 256, seed, epoch)
+        made = Batches(pairs, 256, seed, epoch).rows
+        assert all(map(np.array_equal, made, expected))
 
 
 def test_parts_have_the_same_work():
