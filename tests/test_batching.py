@@ -467,6 +467,16 @@ def test_bucket_iterator_makes_batches_of_the_same_kind():
     assert [r.tolist() for r in batches] != [r.tolist() for r in other]
 
 
+def test_bucket_iterator_does_not_sort_by_default():
+    """The pitfall: within the budget, but with much padding."""
+    source, target = some_lengths(1000)
+    batches = bucket_batches(source, target, 512, sort_within_batch=None)
+    for side in (source, target):
+        for rows in batches:
+            assert len(rows) * (side[rows].max() + 1) <= 512
+    assert padding_share(batches, source, target) > 0.3
+
+
 # Multi30k
 
 
