@@ -517,7 +517,7 @@ def slice_map(
         tooltip=["place:Q", "id:Q", "sentence:Q"],
     ).add_params(picked)
     box = cells.mark_rect(stroke="#8886", strokeWidth=0.5).encode(
-        color=alt.condition(here, alt.value(BLUE), alt.value(f"{GREY}33")))
+        color=alt.condition(here, alt.value(BLUE), alt.value(f"{GREY}11")))
     number = cells.mark_text(fontSize=11).encode(
         text="id:Q", color=alt.condition(here, alt.value("white"),
                                          alt.value(GREY)))
