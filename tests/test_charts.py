@@ -32,6 +32,8 @@ CHARTS = {
     "count_chart": lambda: charts.count_chart(COUNTS),
     "batch_map": lambda: charts.batch_map({"one": (IDS, IDS[:, :1])}),
     "batch_sizes": lambda: charts.batch_sizes(SIZES, max_tokens=12),
+    "slice_map": lambda: charts.slice_map([7, 8, 9], [0, 2, 3], ["a b", "c"]),
+    "piece_map": lambda: charts.piece_map(HISTORIES, ["none", "ab", "x"], 1),
 }
 
 
@@ -66,6 +68,19 @@ def test_score_map_marks_the_query():
     (spot,) = mark["data"]["values"]
     assert mark["encoding"]["x"]["field"] == "x"
     assert (spot["x"], spot["y"]) == (0.5, -1)
+
+
+def test_slice_map_puts_each_id_in_its_sentence():
+    """Places run on through all sentences; the slider goes over these."""
+    chart = CHARTS["slice_map"]().to_dict()
+    rows = chart["data"]["values"]
+    found = [(row["sentence"], row["place"], row["id"]) for row in rows]
+    assert found == [(0, 0, 7), (0, 1, 8), (1, 2, 9)]
+    (param,) = chart["params"]
+    assert (param["bind"]["min"], param["bind"]["max"]) == (0, 1)
+    long = charts.slice_map(range(9), [0, 9], ["x"]).to_dict()
+    places = [(row["row"], row["column"]) for row in long["data"]["values"]]
+    assert places[7:] == [(0, 7), (1, 0)]
 
 
 def test_menu_only_where_there_is_a_choice():

@@ -4,6 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'piece_map', 'batch_map', 'batch_sizes', 'noam_chart', 'bars']
+__all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'piece_map', 'slice_map']
 
 # %% ../notebooks/00_reading.ipynb #eaafce88
 import json
@@ -637,3 +638,39 @@ def bars(rows: Sequence[dict], x: str, y: str) -> alt.Chart:
         text=alt.Text(x, type="quantitative"))
     return (base.mark_bar(color=BLUE) + number).properties(
         width="container", height=28 * len(rows))
+# %% ../notebooks/09_corpora.ipynb #3790f235
+def slice_map(
+    ids: Sequence[int], starts: Sequence[int], texts: Sequence[str]
+) -> alt.LayerChart:
+    """Draw sentences end to end in one array; a slider picks a sentence.
+
+    Args:
+        ids: The ids of all sentences.
+        starts: Where each sentence starts, and where the last one ends.
+        texts: The sentences.
+    """
+    rows = [
+        {"sentence": i, "column": place % 8, "row": place // 8,
+         "id": int(ids[place]), "place": place}
+        for i in range(len(texts)) for place in range(starts[i], starts[i + 1])
+    ]
+    picked = alt.param(name="sentence", value=1, bind=alt.binding_range(
+        min=0, max=len(texts) - 1, step=1, name="sentence i "))
+    labels = json.dumps([
+        [text, f"ids[{starts[i]} : {starts[i + 1]}]"]
+        for i, text in enumerate(texts)])
+    title = alt.Title({"expr": f"({labels})[sentence]"}, anchor="start")
+    here = f"datum.sentence == {picked.name}"
+    cells = alt.Chart(alt.Data(values=rows), title=title).encode(
+        alt.X("column:O", title="place in the array, from left to right")
+        .axis(ticks=False, domain=False, labels=False),
+        alt.Y("row:O", title=None)
+        .axis(ticks=False, domain=False, labelExpr="8 * datum.value"),
+        tooltip=["place:Q", "id:Q", "sentence:Q"],
+    ).add_params(picked)
+    box = cells.mark_rect(stroke="#8886", strokeWidth=0.5).encode(
+        color=alt.condition(here, alt.value(BLUE), alt.value(f"{GREY}11")))
+    number = cells.mark_text(fontSize=11).encode(
+        text="id:Q", color=alt.condition(here, alt.value("white"),
+                                         alt.value(GREY)))
+    return (box + number).properties(width=280, height=alt.Step(24))
