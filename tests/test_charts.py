@@ -13,6 +13,10 @@ WEIGHTS = torch.rand(3, 2, 4).softmax(-1)
 HEADS = {f"{i + 1}": w for i, w in enumerate(WEIGHTS)}
 MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
+LINKS = {
+    "moved": ("a b c .", "x z y .", [(0, 0), (1, 2), (2, 1), (3, 3)]),
+    "not": ("a b .", "x y .", [(0, 0), (1, 1), (2, 2)]),
+}
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
@@ -28,6 +32,7 @@ CHARTS = {
     "shift_map": lambda: charts.shift_map({1: torch.eye(2), 2: -torch.eye(2)}),
     "walk_map": lambda: charts.walk_map(STEPS, {"source": ["a", "a"]}),
     "count_chart": lambda: charts.count_chart(COUNTS),
+    "alignment_chart": lambda: charts.alignment_chart(LINKS),
 }
 
 
@@ -104,3 +109,24 @@ def test_walk_map_numbers_words_and_limits_colours():
     drawn = torch.tensor([r["value"] for r in rows if r["step"] == 1])
     assert_close(drawn, (9 * WEIGHTS[1]).flatten(), atol=0.01, rtol=0)
     assert max(row["colour"] for row in rows) <= 3
+
+
+def test_alignment_chart_draws_links_between_words():
+    """A line from each word to its partner; crossing ones are marked."""
+    chart = CHARTS["alignment_chart"]().to_dict()
+    lines, left, right = chart["layer"]
+    moved = [r for r in lines["data"]["values"] if r["panel"] == "moved"]
+    assert [(r["y"], r["y2"]) for r in moved] == LINKS["moved"][2]
+    assert [r["words"] for r in moved] == ["a – x", "b – y", "c – z", ". – ."]
+    crossing = [r["line"] == "crosses another" for r in moved]
+    assert crossing == [False, True, True, False]
+    words = {
+        (r["x"], r["y"]): r["word"]
+        for r in left["data"]["values"]
+        if r["panel"] == "moved"
+    }
+    assert words[0, 1] == "b" and words[1, 1] == "z"
+    assert left["mark"]["align"] == "right"
+    assert right["mark"]["align"] == "left"
+    (param,) = chart["params"]
+    assert param["bind"]["options"] == ["moved", "not"]
