@@ -234,6 +234,14 @@ KNOWN = [
     ),
     (
         Sentence(
+            clause("anbieten", LADY(), someone("er"), BOOK(), time="heute")
+        ),
+        "die Dame bietet ihm heute das Buch an .",
+        "the lady offers him the book today .",
+        "0-0 1-1 2-2 3-3 4-6 5-4 6-5 7-2 8-7",
+    ),
+    (
+        Sentence(
             clause("helfen", someone("er"), DOG(relative=SLEEPS)),
             CONJUNCTIONS["obwohl"],
             clause("lachen", someone("they"), tense="perfect"),

@@ -244,8 +244,8 @@ def _read_verb(frame: str, line: str) -> Verb:
 @cache
 def lexicon() -> Lexicon:
     """The words of the book's language."""
-    def lines(text: str, end: str = ",") -> list[list[str]]:
-        return [line.split() for line in text.split(end) if line.strip()]
+    def lines(text: str) -> list[list[str]]:
+        return [line.split() for line in text.split(",")]
 
     return Lexicon(
         nouns=tuple(_read_noun(kind, line) for kind, text in _NOUNS.items()
@@ -255,8 +255,8 @@ def lexicon() -> Lexicon:
         adjectives=tuple(Word(*words, kind) for kind, text
                          in _ADJECTIVES.items() for words in lines(text)),
         determiners=tuple(
-            Determiner(german, english, plural[0].strip("-") if plural else None)
-            for german, english, *plural in lines(_DETERMINERS)),
+            Determiner(stem, english, plural[0].strip("-") if plural else None)
+            for stem, english, *plural in lines(_DETERMINERS)),
         pronouns=tuple(Forms((n, a, d), (s, o), int(person))
                        for n, a, d, s, o, person in lines(_PRONOUNS)),
         adverbs=tuple(Word(*words) for words in lines(_ADVERBS)),
@@ -360,7 +360,8 @@ def _english_phrase(phrase: NounPhrase) -> list[Token]:
     """Article, adjective, noun, relative clause."""
     noun, word = phrase.noun.english, phrase.determiner.english
     if phrase.plural:
-        noun, word = phrase.noun.english_plural, phrase.determiner.english_plural
+        noun = phrase.noun.english_plural
+        word = phrase.determiner.english_plural
     adjective = phrase.adjective.english if phrase.adjective else ""
     if word == "a" and (adjective or noun)[0] in "aeiou":
         word = "an"
@@ -880,7 +881,7 @@ def _all_nodes(words: Lexicon) -> Iterator[tuple]:
         for case in (NOMINATIVE, ACCUSATIVE, DATIVE):
             yield node, case
     for node in noun_phrases(words, "thing", 0).members():
-        yield node, ACCUSATIVE         # things do nothing, and are given nothing
+        yield node, ACCUSATIVE         # things do nothing, and get nothing
 
 
 def _all_verbs(words: Lexicon) -> Iterator[Clause]:
