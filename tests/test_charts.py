@@ -13,6 +13,10 @@ WEIGHTS = torch.rand(3, 2, 4).softmax(-1)
 HEADS = {f"{i + 1}": w for i, w in enumerate(WEIGHTS)}
 MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
+LINKS = {
+    "moved": ("a b c .", "x z y .", [(0, 0), (1, 2), (2, 1), (3, 3)]),
+    "not": ("a b .", "x y .", [(0, 0), (1, 1), (2, 2)]),
+}
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 IDS = torch.tensor([[5, 2], [2, 0]])
 SIZES = [{"way": "a", "tokens": 2.0, "pairs": 3}] * 2
@@ -34,6 +38,7 @@ CHARTS = {
     "batch_sizes": lambda: charts.batch_sizes(SIZES, max_tokens=12),
     "slice_map": lambda: charts.slice_map([7, 8, 9], [0, 2, 3], ["a b", "c"]),
     "piece_map": lambda: charts.piece_map(HISTORIES, ["none", "ab", "x"], 1),
+    "alignment_chart": lambda: charts.alignment_chart(LINKS),
 }
 
 
@@ -145,3 +150,22 @@ def test_batch_sizes_draws_the_budget():
     line, points = CHARTS["batch_sizes"]().to_dict()["layer"]
     assert line["data"]["values"] == [{"tokens": 2, "pairs": 6.0}]
     assert points["data"]["values"] == SIZES
+def test_alignment_chart_draws_links_between_words():
+    """A line from each word to its partner; crossing ones are marked."""
+    chart = CHARTS["alignment_chart"]().to_dict()
+    lines, left, right = chart["layer"]
+    moved = [r for r in lines["data"]["values"] if r["panel"] == "moved"]
+    assert [(r["y"], r["y2"]) for r in moved] == LINKS["moved"][2]
+    assert [r["words"] for r in moved] == ["a – x", "b – y", "c – z", ". – ."]
+    crossing = [r["line"] == "crosses another" for r in moved]
+    assert crossing == [False, True, True, False]
+    words = {
+        (r["x"], r["y"]): r["word"]
+        for r in left["data"]["values"]
+        if r["panel"] == "moved"
+    }
+    assert words[0, 1] == "b" and words[1, 1] == "z"
+    assert left["mark"]["align"] == "right"
+    assert right["mark"]["align"] == "left"
+    (param,) = chart["params"]
+    assert param["bind"]["options"] == ["moved", "not"]

@@ -5,6 +5,7 @@
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'piece_map', 'batch_map', 'batch_sizes', 'noam_chart', 'bars']
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'piece_map', 'slice_map']
+__all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'alignment_chart']
 
 # %% ../notebooks/00_reading.ipynb #eaafce88
 import json
@@ -674,3 +675,44 @@ def slice_map(
         text="id:Q", color=alt.condition(here, alt.value("white"),
                                          alt.value(GREY)))
     return (box + number).properties(width=280, height=alt.Step(24))
+# %% ../notebooks/08_grammar.ipynb #fe37440d
+def alignment_chart(
+    panels: dict[str, tuple[str, str, Sequence[tuple[int, int]]]]
+) -> alt.LayerChart:
+    """Draw which words belong together, from top to bottom; a menu chooses.
+
+    Args:
+        panels: By name, a source and a target with blanks between the words,
+            and pairs of indices (source word, target word).
+    """
+    words, links = [], []
+    for name, (*sides, pairs) in panels.items():
+        for x, side in enumerate(sides):
+            words += [{"panel": name, "x": x, "y": y, "word": word}
+                      for y, word in enumerate(side.split())]
+        source, target = (side.split() for side in sides)
+        for i, j in pairs:
+            crosses = any((i - k) * (j - m) < 0 for k, m in pairs)
+            links.append({
+                "panel": name, "x": 0.05, "y": i, "x2": 0.95, "y2": j,
+                "words": f"{source[i]} – {target[j]}",
+                "line": "crosses another" if crosses else "crosses no other"})
+    names = list(panels)
+    shown = alt.param(name="shown", value=names[0], bind=alt.binding_select(
+        options=names, name="sentence ") if names[1:] else alt.Undefined)
+    x = alt.X("x:Q", axis=None).scale(domain=[-0.8, 1.8])
+    y = alt.Y("y:Q", axis=None).scale(reverse=True, zero=False, padding=10)
+    lines = alt.Chart(alt.Data(values=links)).transform_filter(
+        alt.datum.panel == shown).mark_rule(strokeWidth=2).encode(
+        x, y, alt.X2("x2"), alt.Y2("y2"), alt.Color("line:N", title=None)
+        .scale(domain=["crosses no other", "crosses another"],
+               range=[BLUE, ORANGE]).legend(orient="top"),
+        tooltip=["words:N"])
+    text = alt.Chart(alt.Data(values=words)).transform_filter(
+        alt.datum.panel == shown).encode(x, y, text="word:N")
+    sides = [text.transform_filter(alt.datum.x == side).mark_text(
+        align=align, fontSize=13, baseline="middle")
+        for side, align in ((0, "right"), (1, "left"))]
+    height = 22 * max(word["y"] + 1 for word in words)
+    return alt.layer(lines, *sides).add_params(shown).properties(
+        width=280, height=height, view=alt.ViewConfig(stroke=None))
