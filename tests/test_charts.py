@@ -14,6 +14,12 @@ HEADS = {f"{i + 1}": w for i, w in enumerate(WEIGHTS)}
 MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
+PARTS = [
+    ("encoder", "in", "x"),
+    ("encoder", "drop", "y"),
+    ("decoder", "in", "z"),
+]
+SURE = {"none": (torch.tensor([0.95, 1.0, 0.25]), torch.tensor([1, 0, 1]) > 0)}
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -28,6 +34,11 @@ CHARTS = {
     "shift_map": lambda: charts.shift_map({1: torch.eye(2), 2: -torch.eye(2)}),
     "walk_map": lambda: charts.walk_map(STEPS, {"source": ["a", "a"]}),
     "count_chart": lambda: charts.count_chart(COUNTS),
+    "dropout_map": lambda: charts.dropout_map(torch.eye(2, 3), draws=2),
+    "stack_map": lambda: charts.stack_map(PARTS),
+    "target_bars": lambda: charts.target_bars(list("abcd"), right="c"),
+    "penalty_chart": lambda: charts.penalty_chart((5, 100)),
+    "calibration_chart": lambda: charts.calibration_chart({"512": SURE}),
 }
 
 
@@ -86,6 +97,9 @@ def test_menu_only_where_there_is_a_choice():
             (2, 1, 1, -1),
         ),
         ("count_chart", None, ("count", "millions"), ("the paper's", 65)),
+        ("dropout_map", "rate", ("draw", "position", "value"), (2, 1, 1.0)),
+        ("target_bars", "epsilon", ("word", "right"), ("c", True)),
+        ("stack_map", None, ("stack", "height", "step"), ("encoder", 1, "y")),
     ],
 )
 def test_charts_hold_the_numbers_they_are_given(name, param, keys, expected):
@@ -104,3 +118,29 @@ def test_walk_map_numbers_words_and_limits_colours():
     drawn = torch.tensor([r["value"] for r in rows if r["step"] == 1])
     assert_close(drawn, (9 * WEIGHTS[1]).flatten(), atol=0.01, rtol=0)
     assert max(row["colour"] for row in rows) <= 3
+
+
+def test_calibration_chart_sorts_predictions_into_bins():
+    """Two of three were surer than 0.9, and one of these was right."""
+    _, line, _ = CHARTS["calibration_chart"]().to_dict()["layer"]
+    low, high = line["data"]["values"]
+    assert (low["sure"], low["right"], low["share"]) == (0.25, 1, 0.3333)
+    assert (high["sure"], high["right"], high["share"]) == (0.975, 0.5, 0.6667)
+
+
+@pytest.mark.parametrize(
+    ("chart", "title"),
+    [
+        (
+            lambda: charts.penalty_chart((5, 37_000)),
+            "best p 0.900, loss there 1.38 nats",
+        ),
+        (
+            lambda: charts.target_bars(list("abcd"), right="c"),
+            "right 0.925, each other word 0.025",
+        ),
+    ],
+)
+def test_charts_compute_smoothed_targets(chart, title):
+    """What Vega computes for the title is the known answer for 0.1."""
+    assert title in vl_convert.vegalite_to_svg(chart().to_dict())

@@ -459,8 +459,8 @@ def dropout_map(x: Tensor, draws: int = 6, seed: int = 0) -> alt.LayerChart:
         min=1, max=draws, step=1, name="draw "))
     training = alt.param(name="training", value=True,
                          bind=alt.binding_checkbox(name="training "))
-    title = {"expr": "training ? 'training: of each number, a share of ' + "
-             "format(rate, '.1f') + ' is lost' : 'in use: nothing is lost'"}
+    title = {"expr": "training ? 'in training, p = ' + format(rate, '.1f') : "
+                     "'in use, whatever p is'"}
     bare = {"ticks": False, "domain": False, "labelAngle": 0}
     cells = (
         alt.Chart(alt.Data(values=rows), title=alt.Title(title, anchor="start"))
@@ -513,55 +513,54 @@ def stack_map(steps: Sequence[tuple[str, str, str]]) -> alt.LayerChart:
         width=280, height=300)
 
 # %% ../notebooks/12_loss.ipynb #98619706
-def target_bars(words: Sequence[str], right: str) -> alt.LayerChart:
+def target_bars(words: Sequence[str], right: str) -> alt.Chart:
     """Draw smoothed targets over some words; a slider sets epsilon."""
     rows = [{"word": word, "right": word == right} for word in words]
     epsilon = alt.param(name="epsilon", value=0.1, bind=alt.binding_range(
         min=0, max=0.9, step=0.05, name="ε "))
     share = f"epsilon / {len(words)}"
-    title = {"expr": f"'ε = ' + format(epsilon, '.2f') + ': each word has ' + "
-                     f"format({share}, '.3f') + ', the right one more'"}
-    bars = (
+    title = {"expr": f"'right ' + format(1 - epsilon + {share}, '.3f') + "
+                     f"', each other word ' + format({share}, '.3f')"}
+    return (
         alt.Chart(alt.Data(values=rows), title=alt.Title(title, anchor="start"))
         .transform_calculate(
             probability=f"{share} + (datum.right ? 1 - epsilon : 0)")
+        .mark_bar(cornerRadiusEnd=3)
         .encode(
             alt.X("word:N", sort=None, title=None).axis(labelAngle=-45),
             alt.Y("probability:Q", title="target probability")
-            .scale(domain=[0, 1.1]).axis(values=[0, 0.25, 0.5, 0.75, 1]),
+            .scale(domain=[0, 1]),
+            color=alt.condition("datum.right", alt.value(ORANGE),
+                                alt.value(BLUE)),
             tooltip=["word:N", alt.Tooltip("probability:Q", format=".4f")],
         )
         .add_params(epsilon)
+        .properties(width="container", height=220)
     )
-    colour = alt.condition("datum.right", alt.value(ORANGE), alt.value(BLUE))
-    numbers = bars.mark_text(dy=-7, fontSize=10).encode(
-        alt.Text("probability:Q", format=".3f"))
-    return (bars.mark_bar(cornerRadiusEnd=3).encode(color=colour)
-            + numbers).properties(width="container", height=220)
 
 # %% ../notebooks/12_loss.ipynb #15b4d0ae
-def penalty_chart(epsilon: float = 0.1) -> alt.LayerChart:
-    """Draw the loss over the right word's probability; sliders for ε and V."""
+def penalty_chart(sizes: Sequence[int]) -> alt.LayerChart:
+    """Draw the loss over the right word's probability.
+
+    A slider sets epsilon, and a menu chooses among ``sizes`` of vocabularies.
+    """
     odds = [-10 + i / 4 for i in range(73)]         # log p / (1 - p)
     places = [1 / (1 + math.exp(-x)) for x in odds]
     rows = [{"p": p, "loss of": name} for name in ("ε = 0", "smoothed")
             for p in places]
-    smooth = alt.param(name="smooth", value=epsilon, bind=alt.binding_range(
+    smooth = alt.param(name="smooth", value=0.1, bind=alt.binding_range(
         min=0, max=0.5, step=0.05, name="ε "))
-    size = alt.param(name="size", value=4.6, bind=alt.binding_range(
-        min=0.4, max=5, step=0.2, name="log₁₀ V "))
-    words, share = "round(pow(10, size))", "smooth / round(pow(10, size))"
-    best = f"(1 - smooth + {share})"
-    rest = f"({words} - 1) * {share}"
+    size = alt.param(name="size", value=sizes[-1], bind=alt.binding_select(
+        options=list(sizes), name="V "))
+    best, rest = "(1 - smooth + smooth / size)", "(size - 1) * smooth / size"
 
     def loss(p: str, right: str, rest: str) -> str:
         return (f"(-({right}) * log({p}) + ({rest} > 0 ? ({rest}) * "
-                f"(log({words} - 1) - log(1 - {p})) : 0))")
+                f"(log(size - 1) - log(1 - {p})) : 0))")
 
     floor = f"(smooth > 0 ? {loss(best, best, rest)} : 0)"
-    title = {"expr": f"['V = ' + format({words}, ',') + ': best p = ' + "
-             f"format({best}, '.3f'), 'the loss there: ' + "
-             f"format({floor}, '.2f') + ' nats']"}
+    title = {"expr": f"'best p ' + format({best}, '.3f') + ', loss there ' + "
+                     f"format({floor}, '.2f') + ' nats'"}
     colour = (alt.Color("loss of:N", title=None)
               .scale(domain=["ε = 0", "smoothed"], range=[BLUE, ORANGE])
               .legend(orient="top"))
@@ -600,7 +599,8 @@ def calibration_chart(
     Args:
         answers: For each option of a menu, and each name of a line: how sure
             each prediction was, and whether it was right, both ``(n,)``.
-        bins: Into how many bins the predictions are sorted.
+        bins: Into how many bins the predictions are sorted; those with less
+            than half a percent of them are left out.
         choice: What the menu is called.
     """
     rows = []
@@ -609,6 +609,8 @@ def calibration_chart(
             place = (sure * bins).long().clamp(max=bins - 1)        # (n,)
             for k in place.unique().tolist():
                 inside = place == k
+                if inside.float().mean() < 0.005:       # too few to tell
+                    continue
                 rows.append({
                     "option": option, "line": name,
                     "sure": round(sure[inside].mean().item(), 4),
