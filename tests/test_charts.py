@@ -20,6 +20,12 @@ LINKS = {
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 IDS = torch.tensor([[5, 2], [2, 0]])
 SIZES = [{"way": "a", "tokens": 2.0, "pairs": 3}] * 2
+PARTS = [
+    ("encoder", "in", "x"),
+    ("encoder", "drop", "y"),
+    ("decoder", "in", "z"),
+]
+SURE = {"none": (torch.tensor([0.95, 1.0, 0.25]), torch.tensor([1, 0, 1]) > 0)}
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -39,6 +45,11 @@ CHARTS = {
     "slice_map": lambda: charts.slice_map([7, 8, 9], [0, 2, 3], ["a b", "c"]),
     "piece_map": lambda: charts.piece_map(HISTORIES, ["none", "ab", "x"], 1),
     "alignment_chart": lambda: charts.alignment_chart(LINKS),
+    "dropout_map": lambda: charts.dropout_map(torch.eye(2, 3), draws=2),
+    "stack_map": lambda: charts.stack_map(PARTS),
+    "target_bars": lambda: charts.target_bars(list("abcd"), right="c"),
+    "penalty_chart": lambda: charts.penalty_chart((5, 100)),
+    "calibration_chart": lambda: charts.calibration_chart({"512": SURE}),
 }
 
 
@@ -110,6 +121,9 @@ def test_menu_only_where_there_is_a_choice():
             (2, 1, 1, -1),
         ),
         ("count_chart", None, ("count", "millions"), ("the paper's", 65)),
+        ("dropout_map", "rate", ("draw", "position", "value"), (2, 1, 1.0)),
+        ("target_bars", "epsilon", ("word", "right"), ("c", True)),
+        ("stack_map", None, ("stack", "height", "step"), ("encoder", 1, "y")),
     ],
 )
 def test_charts_hold_the_numbers_they_are_given(name, param, keys, expected):
@@ -169,3 +183,27 @@ def test_alignment_chart_draws_links_between_words():
     assert right["mark"]["align"] == "left"
     (param,) = chart["params"]
     assert param["bind"]["options"] == ["moved", "not"]
+def test_calibration_chart_sorts_predictions_into_bins():
+    """Two of three were surer than 0.9, and one of these was right."""
+    _, line, _ = CHARTS["calibration_chart"]().to_dict()["layer"]
+    low, high = line["data"]["values"]
+    assert (low["sure"], low["right"], low["share"]) == (0.25, 1, 0.3333)
+    assert (high["sure"], high["right"], high["share"]) == (0.975, 0.5, 0.6667)
+
+
+@pytest.mark.parametrize(
+    ("chart", "title"),
+    [
+        (
+            lambda: charts.penalty_chart((5, 37_000)),
+            "best p 0.900, loss there 1.38 nats",
+        ),
+        (
+            lambda: charts.target_bars(list("abcd"), right="c"),
+            "right 0.925, each other word 0.025",
+        ),
+    ],
+)
+def test_charts_compute_smoothed_targets(chart, title):
+    """What Vega computes for the title is the known answer for 0.1."""
+    assert title in vl_convert.vegalite_to_svg(chart().to_dict())

@@ -6,6 +6,7 @@
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'piece_map', 'batch_map', 'batch_sizes', 'noam_chart', 'bars']
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'piece_map', 'slice_map']
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'alignment_chart']
+__all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'dropout_map', 'stack_map', 'target_bars', 'penalty_chart', 'calibration_chart']
 
 # %% ../notebooks/00_reading.ipynb #eaafce88
 import json
@@ -716,3 +717,201 @@ def alignment_chart(
     height = 22 * max(word["y"] + 1 for word in words)
     return alt.layer(lines, *sides).add_params(shown).properties(
         width=280, height=height, view=alt.ViewConfig(stroke=None))
+# %% ../notebooks/12_loss.ipynb #574f9d87
+def dropout_map(x: Tensor, draws: int = 6, seed: int = 0) -> alt.LayerChart:
+    """Draw vectors ``(T, n)`` under dropout; sliders set rate and draw."""
+    generator = torch.Generator().manual_seed(seed)
+    luck = torch.rand(draws, *x.shape, generator=generator)
+    rows = [
+        {"draw": k + 1, "position": t, "component": i,
+         "value": round(x[t, i].item(), 2), "luck": round(u, 3)}
+        for k, table in enumerate(luck.tolist())
+        for t, line in enumerate(table) for i, u in enumerate(line)
+    ]
+    rate = alt.param(name="rate", value=0.1, bind=alt.binding_range(
+        min=0, max=0.9, step=0.1, name="rate p "))
+    draw = alt.param(name="draw", value=1, bind=alt.binding_range(
+        min=1, max=draws, step=1, name="draw "))
+    training = alt.param(name="training", value=True,
+                         bind=alt.binding_checkbox(name="training "))
+    title = {"expr": "training ? 'in training, p = ' + format(rate, '.1f') : "
+                     "'in use, whatever p is'"}
+    bare = {"ticks": False, "domain": False, "labelAngle": 0}
+    cells = (
+        alt.Chart(alt.Data(values=rows), title=alt.Title(title, anchor="start"))
+        .transform_filter(alt.datum.draw == draw)
+        .transform_calculate(out="!training ? datum.value : "
+                             "datum.luck < rate ? 0 : datum.value / (1 - rate)")
+        .encode(alt.X("component:O").axis(**bare),
+                alt.Y("position:O").axis(**bare))
+        .add_params(rate, draw, training)
+    )
+    colour = (
+        alt.Color("out:Q", title="value")
+        .scale(scheme="blueorange", domain=[-4, 4], clamp=True, reverse=True)
+        .legend(orient="bottom", gradientLength=200)
+    )
+    numbers = (
+        cells.transform_filter("datum.out != 0")
+        .mark_text(fontSize=10, color="black")
+        .encode(alt.Text("out:Q", format=".1f"))
+    )
+    return (cells.mark_rect().encode(colour) + numbers).properties(
+        width=280, height=150)
+
+# %% ../notebooks/12_loss.ipynb #93a54d9f
+def stack_map(steps: Sequence[tuple[str, str, str]]) -> alt.LayerChart:
+    """Draw what happens in each stack as a pile of boxes, first at the bottom.
+
+    Args:
+        steps: The stack, the kind and the name of each step, in order.
+    """
+    rows, kinds = [], list(dict.fromkeys(kind for _, kind, _ in steps))
+    for stack, kind, name in steps:
+        height = sum(row["stack"] == stack for row in rows)
+        rows.append({"stack": stack, "height": height, "kind": kind,
+                     "step": name})
+    colours = [GREY, ORANGE, BLUE, GREEN, PURPLE][:len(kinds)]
+    boxes = alt.Chart(alt.Data(values=rows)).encode(
+        alt.X("stack:N", sort=None, title=None)
+        .scale(paddingInner=0.1)
+        .axis(labelAngle=0, ticks=False, domain=False),
+        alt.Y("height:O", sort="descending", axis=None)
+        .scale(paddingInner=0.25),
+        tooltip=["stack:N", "step:N"],
+    )
+    colour = (alt.Color("kind:N", title=None)
+              .scale(domain=kinds, range=colours)
+              .legend(orient="top", columns=2))
+    return (boxes.mark_rect(fillOpacity=0.35).encode(colour)
+            + boxes.mark_text().encode(text="step:N")).properties(
+        width=280, height=300)
+
+# %% ../notebooks/12_loss.ipynb #98619706
+def target_bars(words: Sequence[str], right: str) -> alt.Chart:
+    """Draw smoothed targets over some words; a slider sets epsilon."""
+    rows = [{"word": word, "right": word == right} for word in words]
+    epsilon = alt.param(name="epsilon", value=0.1, bind=alt.binding_range(
+        min=0, max=0.9, step=0.05, name="ε "))
+    share = f"epsilon / {len(words)}"
+    title = {"expr": f"'right ' + format(1 - epsilon + {share}, '.3f') + "
+                     f"', each other word ' + format({share}, '.3f')"}
+    return (
+        alt.Chart(alt.Data(values=rows), title=alt.Title(title, anchor="start"))
+        .transform_calculate(
+            probability=f"{share} + (datum.right ? 1 - epsilon : 0)")
+        .mark_bar(cornerRadiusEnd=3)
+        .encode(
+            alt.X("word:N", sort=None, title=None).axis(labelAngle=-45),
+            alt.Y("probability:Q", title="target probability")
+            .scale(domain=[0, 1]),
+            color=alt.condition("datum.right", alt.value(ORANGE),
+                                alt.value(BLUE)),
+            tooltip=["word:N", alt.Tooltip("probability:Q", format=".4f")],
+        )
+        .add_params(epsilon)
+        .properties(width="container", height=220)
+    )
+
+# %% ../notebooks/12_loss.ipynb #15b4d0ae
+def penalty_chart(sizes: Sequence[int]) -> alt.LayerChart:
+    """Draw the loss over the right word's probability.
+
+    A slider sets epsilon, and a menu chooses among ``sizes`` of vocabularies.
+    """
+    odds = [-10 + i / 4 for i in range(73)]         # log p / (1 - p)
+    places = [1 / (1 + math.exp(-x)) for x in odds]
+    rows = [{"p": p, "loss of": name} for name in ("ε = 0", "smoothed")
+            for p in places]
+    smooth = alt.param(name="smooth", value=0.1, bind=alt.binding_range(
+        min=0, max=0.5, step=0.05, name="ε "))
+    size = alt.param(name="size", value=sizes[-1], bind=alt.binding_select(
+        options=list(sizes), name="V "))
+    best, rest = "(1 - smooth + smooth / size)", "(size - 1) * smooth / size"
+
+    def loss(p: str, right: str, rest: str) -> str:
+        return (f"(-({right}) * log({p}) + ({rest} > 0 ? ({rest}) * "
+                f"(log(size - 1) - log(1 - {p})) : 0))")
+
+    floor = f"(smooth > 0 ? {loss(best, best, rest)} : 0)"
+    title = {"expr": f"'best p ' + format({best}, '.3f') + ', loss there ' + "
+                     f"format({floor}, '.2f') + ' nats'"}
+    colour = (alt.Color("loss of:N", title=None)
+              .scale(domain=["ε = 0", "smoothed"], range=[BLUE, ORANGE])
+              .legend(orient="top"))
+    lines = (
+        alt.Chart(alt.Data(values=rows), title=alt.Title(title, anchor="start"))
+        .transform_calculate(
+            loss=f"datum['loss of'] == 'ε = 0' ? -log(datum.p) : "
+                 f"{loss('datum.p', best, rest)}")
+        .transform_filter("datum.loss < 8")
+        .mark_line(clip=True)
+        .encode(
+            alt.X("p:Q", title="probability of the right word")
+            .scale(domain=[0, 1]),
+            alt.Y("loss:Q", title="loss (nats)").scale(domain=[0, 8]),
+            colour,
+            tooltip=[alt.Tooltip("p:Q", format=".4f"),
+                     alt.Tooltip("loss:Q", format=".3f")],
+        )
+        .add_params(smooth, size)
+    )
+    spot = (
+        alt.Chart(alt.Data(values=[{"loss of": "smoothed"}]))
+        .transform_calculate(p=best, loss=floor)
+        .mark_point(size=90, filled=True, opacity=1)
+        .encode(alt.X("p:Q"), alt.Y("loss:Q"), colour)
+    )
+    return (lines + spot).properties(width="container", height=260)
+
+# %% ../notebooks/12_loss.ipynb #754d8849
+def calibration_chart(
+    answers: dict[str, dict[str, tuple[Tensor, Tensor]]], bins: int = 10,
+    choice: str = "training pairs",
+) -> alt.LayerChart:
+    """Draw how often predictions are right against how sure they were.
+
+    Args:
+        answers: For each option of a menu, and each name of a line: how sure
+            each prediction was, and whether it was right, both ``(n,)``.
+        bins: Into how many bins the predictions are sorted; those with less
+            than half a percent of them are left out.
+        choice: What the menu is called.
+    """
+    rows = []
+    for option, lines in answers.items():
+        for name, (sure, right) in lines.items():
+            place = (sure * bins).long().clamp(max=bins - 1)        # (n,)
+            for k in place.unique().tolist():
+                inside = place == k
+                if inside.float().mean() < 0.005:       # too few to tell
+                    continue
+                rows.append({
+                    "option": option, "line": name,
+                    "sure": round(sure[inside].mean().item(), 4),
+                    "right": round(right[inside].float().mean().item(), 4),
+                    "share": round(inside.float().mean().item(), 4)})
+    options, names = list(answers), list(next(iter(answers.values())))
+    shown = alt.param(name="shown", value=options[0], bind=alt.binding_select(
+        options=options, name=f"{choice} "))
+    unit = alt.Scale(domain=[0, 1])
+    base = (
+        alt.Chart(alt.Data(values=rows))
+        .transform_filter(alt.datum.option == shown)
+        .encode(
+            alt.X("sure:Q", scale=unit, title="how sure (probability)"),
+            alt.Y("right:Q", scale=unit, title="how often right"),
+            alt.Color("line:N", title=None)
+            .scale(domain=names, range=[BLUE, ORANGE, GREEN, PURPLE])
+            .legend(orient="top", columns=1, labelLimit=260),
+        )
+        .add_params(shown)
+    )
+    dots = base.mark_circle(opacity=0.9).encode(
+        alt.Size("share:Q", legend=None).scale(domain=[0, 0.5], range=[15, 300]),
+        tooltip=["line:N", "sure:Q", "right:Q", "share:Q"])
+    ends = alt.Data(values=[{"sure": 0, "right": 0}, {"sure": 1, "right": 1}])
+    diagonal = alt.Chart(ends).mark_line(
+        color=GREY, strokeDash=[4, 4]).encode(x="sure:Q", y="right:Q")
+    return (diagonal + base.mark_line() + dots).properties(
+        width=260, height=260)
