@@ -1,11 +1,15 @@
 """The charts hold the numbers that they are given, on the right axes."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 import vl_convert
 from torch.testing import assert_close
 
 from transformer_annotated import charts
+from transformer_annotated.optimizer import noam_rate
 from transformer_annotated.positions import sinusoids
 
 CURVE = [{"x": x, "y": x * k, "k": f"{k}"} for k in (1, 2) for x in (1, 2, 3)]
@@ -26,6 +30,8 @@ PARTS = [
     ("decoder", "in", "z"),
 ]
 SURE = {"none": (torch.tensor([0.95, 1.0, 0.25]), torch.tensor([1, 0, 1]) > 0)}
+HISTORIES = {"abc": [("a", "b", "c"), ("ab", "c"), ("ab", "c")]}
+BARS = [{"hours": 2, "run": "a"}, {"hours": 3.5, "run": "b"}]
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -49,6 +55,8 @@ CHARTS = {
     "stack_map": lambda: charts.stack_map(PARTS),
     "target_bars": lambda: charts.target_bars(list("abcd"), right="c"),
     "penalty_chart": lambda: charts.penalty_chart((5, 100)),
+    "noam_chart": charts.noam_chart,
+    "bars": lambda: charts.bars(BARS, "hours", "run"),
     "calibration_chart": lambda: charts.calibration_chart({"512": SURE}),
 }
 
@@ -164,6 +172,8 @@ def test_batch_sizes_draws_the_budget():
     line, points = CHARTS["batch_sizes"]().to_dict()["layer"]
     assert line["data"]["values"] == [{"tokens": 2, "pairs": 6.0}]
     assert points["data"]["values"] == SIZES
+
+
 def test_alignment_chart_draws_links_between_words():
     """A line from each word to its partner; crossing ones are marked."""
     chart = CHARTS["alignment_chart"]().to_dict()
@@ -183,6 +193,8 @@ def test_alignment_chart_draws_links_between_words():
     assert right["mark"]["align"] == "left"
     (param,) = chart["params"]
     assert param["bind"]["options"] == ["moved", "not"]
+
+
 def test_calibration_chart_sorts_predictions_into_bins():
     """Two of three were surer than 0.9, and one of these was right."""
     _, line, _ = CHARTS["calibration_chart"]().to_dict()["layer"]
@@ -207,3 +219,62 @@ def test_calibration_chart_sorts_predictions_into_bins():
 def test_charts_compute_smoothed_targets(chart, title):
     """What Vega computes for the title is the known answer for 0.1."""
     assert title in vl_convert.vegalite_to_svg(chart().to_dict())
+
+
+def test_piece_map_shows_each_word_whole_at_every_merge():
+    """Whatever the slider says, the boxes spell the word without a gap."""
+    chart = CHARTS["piece_map"]().to_dict()
+    for made, pieces in enumerate(HISTORIES["abc"]):
+        boxes = sorted(
+            (row["left"], row["right"], row["piece"])
+            for row in chart["data"]["values"]
+            if row["since"] <= made <= row["until"]
+        )
+        assert tuple(piece for *_, piece in boxes) == pieces
+        assert [left for left, *_ in boxes[1:]] == [
+            right for _, right, _ in boxes[:-1]
+        ]
+    (param,) = chart["params"]
+    assert param["value"] == 1
+    assert (param["bind"]["min"], param["bind"]["max"]) == (0, 2)
+
+
+def test_noam_chart_computes_the_learning_rate():
+    """Vega's formulas give the rate of the sliders, and of the base model."""
+    chart = charts.noam_chart(1000).to_dict()
+    sliders = {p["name"]: p for p in chart["params"] if "bind" in p}
+    assert {n: p["value"] for n, p in sliders.items()} == {
+        "d_model": 512,
+        "warmup": 4000,
+        "factor": 1,
+    }
+    formulas = {
+        step["as"]: step["calculate"]
+        for layer in chart["layer"]
+        for step in layer["transform"]
+        if "datum.step" in step["calculate"]
+    }
+    functions = {"sqrt": math.sqrt, "min": min, "pow": pow}
+    for step, d_model, warmup, factor in ((1, 64, 100, 2), (900, 512, 300, 1)):
+        names = {"d_model": d_model, "warmup": warmup, "factor": factor}
+        datum = SimpleNamespace(step=step)
+        drawn = {
+            name: eval(formula, {**functions, **names, "datum": datum})
+            for name, formula in formulas.items()
+        }
+        assert drawn["rate"] == pytest.approx(noam_rate(step, **names))
+        assert drawn["paper"] == pytest.approx(noam_rate(step, 512))
+
+
+def test_noam_chart_marks_the_peak():
+    """The point stands at the end of the warm-up, on the curve."""
+    chart = charts.noam_chart().to_dict()
+    (point,) = (
+        layer
+        for layer in chart["layer"]
+        if layer["mark"]["type"] == "point" and layer["mark"].get("filled")
+    )
+    names = {"d_model": 256, "warmup": 900, "factor": 3, "sqrt": math.sqrt}
+    at = {s["as"]: eval(s["calculate"], names) for s in point["transform"]}
+    assert at["step"] == 900
+    assert at["rate"] == pytest.approx(noam_rate(900, 256, 900, 3))
