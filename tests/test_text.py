@@ -132,6 +132,10 @@ def test_decode_refuses_ids_that_are_none(tokenizer):
     for wrong in (-1, size):
         with pytest.raises(ValueError, match=f"ids: {wrong}, .* has {size}"):
             tokenizer.decode([4, wrong])
+        with pytest.raises(ValueError, match=f"ids: {wrong}, "):
+            tokenizer.decode(torch.tensor([4, wrong]))
+    with pytest.raises(TypeError):
+        tokenizer.decode([4.5])
 
 
 def test_languages_share_ids():
@@ -213,6 +217,12 @@ def test_little_text_gives_a_small_vocabulary():
     assert little.pieces("ab ab abc") == ["ab", "▁ab", "▁ab", "c"]
     assert little.vocab_size == 4 + 256 + 2
     assert train_bpe(["ab"], vocab_size=260).vocab_size == 260
+
+
+def test_empty_lines_do_no_harm():
+    """Training text may have empty lines, at its end too."""
+    assert train_bpe(["", "ab ab", ""]).pieces("ab") == ["ab"]
+    assert train_words({"": ["", "a a", ""]}).pieces("a") == ["a"]
 
 
 def test_rare_pairs_are_not_merged():
