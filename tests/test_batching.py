@@ -165,6 +165,12 @@ def test_no_batch_is_a_straggler():
     assert sorted(sizes) == [5, 6]
 
 
+def test_full_batches_stay_full():
+    """A hundred pairs of one token each are two batches of fifty."""
+    none = np.zeros(100, int)  # the end symbol is the one token
+    assert [len(rows) for rows in token_batches(none, none, 50)] == [50, 50]
+
+
 @pytest.mark.parametrize("count", [1500, 2000, 2500, 3000])
 def test_smallest_batch_is_near_the_others(count):
     """Whatever is left over at the end is shared by all batches."""
