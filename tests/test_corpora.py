@@ -6,6 +6,7 @@ import lzma
 import os
 import pickle
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,17 @@ def test_large_files_are_streamed_and_small_ones_held(tmp_path):
     path.write_text("other\tpairs\nand\tmore\n")
     with pytest.raises(CorpusError, match=r"a\.tsv: changed since"):
         list(large)
+
+
+def test_streaming_takes_no_memory(tmp_path):
+    """What is too large to hold is not collected on the way either."""
+    path = write(tmp_path / "a.tsv", ["some words\tand others"] * 20_000)
+    tracemalloc.start()
+    pairs = FilePairs(path, hold=1000)
+    assert sum(1 for _ in pairs) == 20_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 500_000  # all pairs take five times that
 
 
 def test_a_table_has_one_tab_a_line(tmp_path):
@@ -314,6 +326,12 @@ def test_held_out_pairs_share_nothing_with_the_rest():
     assert [p for p in pairs if p in set(valid)] == list(valid)  # in order
     assert list(hold_out(pairs, 20)[1]) == list(valid)
     assert list(hold_out(pairs, 20, seed=1)[1]) != list(valid)
+
+
+def test_blank_pairs_are_not_held_out():
+    """A blank side says nothing, even if no other is blank."""
+    pairs = [("a", "b")] * 40 + [("x", ""), (" ", "y"), ("u", "v")]
+    assert list(hold_out(pairs, 4)[1]) == [("u", "v")]
 
 
 def test_held_out_pairs_are_at_most_a_tenth():
