@@ -11,7 +11,7 @@ BUILD   = $(BIN)/jupyter-book build . --toc book/_toc.yml -W -n --keep-going
 # Threads that wait must not spin: on a shared machine that takes ten times as long.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: book test serve sync address browser clean
+.PHONY: book test serve bench sync address browser clean
 
 # Sphinx does not repeat the warnings of a build that failed, unless it forgets it.
 book: .venv/ready $(EXPORT)  ## Export the notebooks, run them, build the website.
@@ -34,6 +34,12 @@ serve: book  ## Open the website on localhost.
 	$(STEP) "http://localhost:$(PORT) (Ctrl-C stops it)"
 	@(sleep 1; $(BIN)/python -m webbrowser -t http://localhost:$(PORT) >/dev/null) &
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
+
+bench: .venv/ready  ## Measure speed side by side with others (quarter of an hour).
+	$(BIN)/pip install --disable-pip-version-check -q -r benchmarks/requirements.txt
+	$(BIN)/python benchmarks/training.py --size tiny
+	$(BIN)/python benchmarks/training.py --size base --rounds 2
+	$(BIN)/python benchmarks/loss.py
 
 sync: .venv/ready  ## After editing a notebook: strip its outputs, export it, tidy the code.
 	$(BIN)/nbdev-clean

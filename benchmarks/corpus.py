@@ -5,7 +5,9 @@
 The corpus is drawn, not downloaded: words with the frequencies of natural
 text, about 25 tokens a pair. It is written into two text files, and from there
 on treated like any other pair of files. Memory is that of the encoding process
-and, apart, of its workers, each at its worst moment.
+and, apart, of its largest worker, each at its worst moment. On a machine that
+is busy with other things, pairs per second of processor time tell more than
+pairs per second.
 """
 
 import argparse
@@ -18,12 +20,11 @@ import shutil
 import sys
 import tempfile
 import time
-from itertools import accumulate, islice
+from importlib.metadata import version
+from itertools import islice, pairwise
 from pathlib import Path
 
-import datasets
 import numpy as np
-import tokenizers
 
 from transformer_annotated.corpora import encode_pairs, read_files
 from transformer_annotated.text import train_bpe
@@ -44,20 +45,20 @@ def draw_words(count: int, draw: random.Random) -> list[str]:
 
 def write_corpus(folder: Path, count: int, seed: int) -> tuple[Path, Path]:
     """Write two parallel files; the n-th word is used in proportion to 1/n."""
-    draw = random.Random(seed)
-    words = draw_words(30_000, draw)
-    weights = list(accumulate(1 / (rank + 10) for rank in range(len(words))))
+    words = draw_words(30_000, random.Random(seed))
+    shares = 1 / (np.arange(len(words)) + 10)
+    below = np.cumsum(shares / shares.sum())
+    generator = np.random.default_rng(seed)
     files = folder / "train.en", folder / "train.de"
     with open(files[0], "w") as left, open(files[1], "w") as right:
         for start in range(0, count, 10_000):
-            lines = min(10_000, count - start)
-            lengths = [draw.randint(4, 16) for _ in range(2 * lines)]
-            stream = iter(
-                draw.choices(words, cum_weights=weights, k=sum(lengths))
-            )
+            lines = 2 * min(10_000, count - start)
+            ends = generator.integers(4, 17, lines).cumsum().tolist()
+            drawn = below.searchsorted(generator.random(ends[-1])).tolist()
+            stream = [words[min(rank, len(words) - 1)] for rank in drawn]
             text = [
-                " ".join(islice(stream, length)).capitalize() + ".\n"
-                for length in lengths
+                " ".join(stream[begin:end]).capitalize() + ".\n"
+                for begin, end in pairwise([0, *ends])
             ]
             left.writelines(text[::2])
             right.writelines(text[1::2])
@@ -80,14 +81,16 @@ def disk_megabytes(folder: Path) -> float:
 
 def measure(pairs: int, workers: int, seed: int, folder: Path) -> dict:
     """Draw, train byte pairs on a sample, encode, and read everything."""
-    seconds, peaks, began = {}, {}, time.perf_counter()
+    seconds, cpu, peaks = {}, {}, {}
+    began, busy = time.perf_counter(), sum(os.times()[:4])
 
     def lap(name: str) -> None:
-        nonlocal began
+        nonlocal began, busy
         seconds[name] = round(time.perf_counter() - began, 2)
+        cpu[name] = round(sum(os.times()[:4]) - busy, 2)
         peaks[name] = peak_megabytes()
-        print(name, seconds[name], peaks[name], file=sys.stderr, flush=True)
-        began = time.perf_counter()
+        print(name, seconds[name], cpu[name], peaks[name], file=sys.stderr)
+        began, busy = time.perf_counter(), sum(os.times()[:4])
 
     files = write_corpus(folder, pairs, seed)
     lap("draw")
@@ -128,7 +131,9 @@ def measure(pairs: int, workers: int, seed: int, folder: Path) -> dict:
         "read_pairs_per_second": round(pairs / seconds["read in order"]),
         "text_megabytes": round(sum(f.stat().st_size for f in files) / 1e6, 1),
         "encoded_megabytes": disk_megabytes(encoded.folder),
+        "pairs_per_core_second": round(pairs / cpu["encode"]),
         "seconds": seconds,
+        "cpu_seconds": cpu,
         "peak_megabytes": peaks,
     }
 
@@ -164,9 +169,7 @@ def main() -> None:
         },
         "versions": {
             "python": platform.python_version(),
-            "numpy": np.__version__,
-            "datasets": datasets.__version__,
-            "tokenizers": tokenizers.__version__,
+            **{name: version(name) for name in ("numpy", "tokenizers")},
         },
     }
     options.out.parent.mkdir(exist_ok=True)

@@ -1,12 +1,14 @@
 """Batches: nothing lost, nothing too large, the same for everybody."""
 
 import json
+import pickle
+import random
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
@@ -163,6 +165,12 @@ def test_no_batch_is_a_straggler():
     assert sorted(sizes) == [5, 6]
 
 
+def test_full_batches_stay_full():
+    """A hundred pairs of one token each are two batches of fifty."""
+    none = np.zeros(100, int)  # the end symbol is the one token
+    assert [len(rows) for rows in token_batches(none, none, 50)] == [50, 50]
+
+
 @pytest.mark.parametrize("count", [1500, 2000, 2500, 3000])
 def test_smallest_batch_is_near_the_others(count):
     """Whatever is left over at the end is shared by all batches."""
@@ -204,18 +212,21 @@ def test_known_batches():
 
 
 def test_global_random_numbers_are_left_alone():
-    """No batch depends on numpy's global state, and none changes it."""
+    """Batches neither depend on the global generators nor change them."""
     source, target = some_lengths(100)
-    before = np.random.get_state()[1].tolist()
-    first = token_batches(source, target, 128)
-    np.random.seed(1)
-    second = token_batches(source, target, 128)
-    assert all(map(np.array_equal, first, second))
-    np.random.seed(0)
-    start = np.random.get_state()[1].tolist()
-    token_batches(source, target, 128)
-    assert np.random.get_state()[1].tolist() == start
-    assert len(before) == len(start)
+    made = []
+    for seed in (0, 1):
+        random.seed(seed)
+        np.random.seed(seed)
+        before = random.getstate(), np.random.get_state()[1].tolist()
+        made.append(
+            [
+                [rows.tolist() for rows in make(source, target, 128)]
+                for make in (token_batches, bucket_batches)
+            ]
+        )
+        assert before == (random.getstate(), np.random.get_state()[1].tolist())
+    assert made[0] == made[1]
 
 
 def test_batches_are_not_in_the_order_of_length():
@@ -280,6 +291,7 @@ def test_a_pair_that_just_fits():
 # Parts of an update
 
 
+@settings(max_examples=50)
 @given(
     PAIR_LENGTHS,
     st.integers(31, 200),
@@ -290,17 +302,16 @@ def test_a_pair_that_just_fits():
 def test_parts_are_the_whole_batch(lengths, budget, world, accumulate, epoch):
     """Nothing is lost or repeated, and labels add up to ``tokens``."""
     pairs = numbered(*np.array(lengths).T)
-    (whole,) = [Batches(pairs, budget, epoch=epoch)]
+    whole = Batches(pairs, budget, epoch=epoch)
     ranks = [
         Batches(pairs, budget, 0, epoch, rank, world, accumulate)
         for rank in range(world)
     ]
     for i in range(len(whole)):
-        ((batch,), rows) = whole[i], whole.rows[i]
-        parts = [
-            ranks[p % world][i][p // world] for p in range(world * accumulate)
-        ]
-        assert all(len(rank[i]) == accumulate for rank in ranks)
+        (batch,), rows = whole[i], whole.rows[i]
+        cut = [rank[i] for rank in ranks]
+        assert all(len(parts) == accumulate for parts in cut)
+        parts = [cut[p % world][p // world] for p in range(world * accumulate)]
         labels, seen = 0, []
         for p, part in enumerate(parts):
             assert part.tokens == batch.tokens == whole.tokens[i]
@@ -309,6 +320,7 @@ def test_parts_are_the_whole_batch(lengths, budget, world, accumulate, epoch):
             if not counted:  # an idle part
                 assert p >= len(rows) and part.src.shape[0] == 1
                 assert part.tgt.tolist() == [[START, PAD]]
+                assert_close(part.src, collate([pairs.source(rows[0])]))
                 continue
             mine = rows[p :: world * accumulate]
             assert_close(part.src, collate([pairs.source(r) for r in mine]))
@@ -317,6 +329,16 @@ def test_parts_are_the_whole_batch(lengths, budget, world, accumulate, epoch):
             )
             seen += mine.tolist()
         assert labels == batch.tokens and sorted(seen) == sorted(rows)
+
+
+def test_batches_are_those_of_the_seed_and_the_epoch():
+    """Batches hand both numbers on."""
+    pairs = numbered(*some_lengths(200))
+    lengths = pairs.source_lengths, pairs.target_lengths
+    for seed, epoch in ((0, 0), (5, 0), (0, 3)):
+        expected = token_batches(*lengths, 256, seed, epoch)
+        made = Batches(pairs, 256, seed, epoch).rows
+        assert all(map(np.array_equal, made, expected))
 
 
 def test_parts_have_the_same_work():
@@ -418,25 +440,19 @@ def test_batch_is_pinned_by_the_loader(monkeypatch):
     assert pinned.src.min() == pinned.tgt.min() == 100 and pinned.tokens == 5
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_encoded_corpus_is_what_batches_take(tmp_path, workers):
-    """Words on disk come out as rectangles, by a fresh process too."""
+def test_encoded_corpus_is_what_batches_take(tmp_path):
+    """Words on disk come out as rectangles, in another process too."""
     texts = [("a b c", "d e"), ("c", "e d"), ("a", "d d d d"), ("b b", "e e")]
     words = train_words({"": [side for pair in texts for side in pair]}, 1)
     pairs = encode_pairs(texts, words, tmp_path / "pairs", "", "")
     batches = Batches(pairs, 12, seed=3)
-    context = "spawn" if workers else None
-    loader = DataLoader(
-        batches,
-        batch_size=None,
-        num_workers=workers,
-        multiprocessing_context=context,
-    )
     found = []
-    for (batch,) in loader:
+    for (batch,) in batches:
         sides = zip(batch.src.tolist(), batch.tgt.tolist(), strict=True)
         found += [tuple(words.decode(ids) for ids in pair) for pair in sides]
     assert sorted(found) == sorted(texts)
+    sent = pickle.loads(pickle.dumps(batches))  # what a worker would get
+    assert same(list(sent), list(batches))
 
 
 # torchtext
@@ -455,6 +471,16 @@ def test_bucket_iterator_makes_batches_of_the_same_kind():
     assert all(map(np.array_equal, batches, again))
     other = bucket_batches(source, target, 512, seed=1)
     assert [r.tolist() for r in batches] != [r.tolist() for r in other]
+
+
+def test_bucket_iterator_does_not_sort_by_default():
+    """The pitfall: within the budget, but with much padding."""
+    source, target = some_lengths(1000)
+    batches = bucket_batches(source, target, 512, sort_within_batch=None)
+    for side in (source, target):
+        for rows in batches:
+            assert len(rows) * (side[rows].max() + 1) <= 512
+    assert padding_share(batches, source, target) > 0.3
 
 
 # Multi30k

@@ -1,11 +1,15 @@
 """The charts hold the numbers that they are given, on the right axes."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 import vl_convert
 from torch.testing import assert_close
 
 from transformer_annotated import charts
+from transformer_annotated.optimizer import noam_rate
 from transformer_annotated.positions import sinusoids
 
 CURVE = [{"x": x, "y": x * k, "k": f"{k}"} for k in (1, 2) for x in (1, 2, 3)]
@@ -13,9 +17,21 @@ WEIGHTS = torch.rand(3, 2, 4).softmax(-1)
 HEADS = {f"{i + 1}": w for i, w in enumerate(WEIGHTS)}
 MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
+LINKS = {
+    "moved": ("a b c .", "x z y .", [(0, 0), (1, 2), (2, 1), (3, 3)]),
+    "not": ("a b .", "x y .", [(0, 0), (1, 1), (2, 2)]),
+}
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 IDS = torch.tensor([[5, 2], [2, 0]])
 SIZES = [{"way": "a", "tokens": 2.0, "pairs": 3}] * 2
+PARTS = [
+    ("encoder", "in", "x"),
+    ("encoder", "drop", "y"),
+    ("decoder", "in", "z"),
+]
+SURE = {"none": (torch.tensor([0.95, 1.0, 0.25]), torch.tensor([1, 0, 1]) > 0)}
+HISTORIES = {"abc": [("a", "b", "c"), ("ab", "c"), ("ab", "c")]}
+BARS = [{"hours": 2, "run": "a"}, {"hours": 3.5, "run": "b"}]
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -32,6 +48,16 @@ CHARTS = {
     "count_chart": lambda: charts.count_chart(COUNTS),
     "batch_map": lambda: charts.batch_map({"one": (IDS, IDS[:, :1])}),
     "batch_sizes": lambda: charts.batch_sizes(SIZES, max_tokens=12),
+    "slice_map": lambda: charts.slice_map([7, 8, 9], [0, 2, 3], ["a b", "c"]),
+    "piece_map": lambda: charts.piece_map(HISTORIES, ["none", "ab", "x"], 1),
+    "alignment_chart": lambda: charts.alignment_chart(LINKS),
+    "dropout_map": lambda: charts.dropout_map(torch.eye(2, 3), draws=2),
+    "stack_map": lambda: charts.stack_map(PARTS),
+    "target_bars": lambda: charts.target_bars(list("abcd"), right="c"),
+    "penalty_chart": lambda: charts.penalty_chart((5, 100)),
+    "noam_chart": charts.noam_chart,
+    "bars": lambda: charts.bars(BARS, "hours", "run"),
+    "calibration_chart": lambda: charts.calibration_chart({"512": SURE}),
 }
 
 
@@ -68,6 +94,19 @@ def test_score_map_marks_the_query():
     assert (spot["x"], spot["y"]) == (0.5, -1)
 
 
+def test_slice_map_puts_each_id_in_its_sentence():
+    """Places run on through all sentences; the slider goes over these."""
+    chart = CHARTS["slice_map"]().to_dict()
+    rows = chart["data"]["values"]
+    found = [(row["sentence"], row["place"], row["id"]) for row in rows]
+    assert found == [(0, 0, 7), (0, 1, 8), (1, 2, 9)]
+    (param,) = chart["params"]
+    assert (param["bind"]["min"], param["bind"]["max"]) == (0, 1)
+    long = charts.slice_map(range(9), [0, 9], ["x"]).to_dict()
+    places = [(row["row"], row["column"]) for row in long["data"]["values"]]
+    assert places[7:] == [(0, 7), (1, 0)]
+
+
 def test_menu_only_where_there_is_a_choice():
     """One panel needs no menu; several have one, in the order given."""
     (param,) = CHARTS["heat_map"]().to_dict()["params"]
@@ -90,6 +129,9 @@ def test_menu_only_where_there_is_a_choice():
             (2, 1, 1, -1),
         ),
         ("count_chart", None, ("count", "millions"), ("the paper's", 65)),
+        ("dropout_map", "rate", ("draw", "position", "value"), (2, 1, 1.0)),
+        ("target_bars", "epsilon", ("word", "right"), ("c", True)),
+        ("stack_map", None, ("stack", "height", "step"), ("encoder", 1, "y")),
     ],
 )
 def test_charts_hold_the_numbers_they_are_given(name, param, keys, expected):
@@ -130,3 +172,109 @@ def test_batch_sizes_draws_the_budget():
     line, points = CHARTS["batch_sizes"]().to_dict()["layer"]
     assert line["data"]["values"] == [{"tokens": 2, "pairs": 6.0}]
     assert points["data"]["values"] == SIZES
+
+
+def test_alignment_chart_draws_links_between_words():
+    """A line from each word to its partner; crossing ones are marked."""
+    chart = CHARTS["alignment_chart"]().to_dict()
+    lines, left, right = chart["layer"]
+    moved = [r for r in lines["data"]["values"] if r["panel"] == "moved"]
+    assert [(r["y"], r["y2"]) for r in moved] == LINKS["moved"][2]
+    assert [r["words"] for r in moved] == ["a – x", "b – y", "c – z", ". – ."]
+    crossing = [r["line"] == "crosses another" for r in moved]
+    assert crossing == [False, True, True, False]
+    words = {
+        (r["x"], r["y"]): r["word"]
+        for r in left["data"]["values"]
+        if r["panel"] == "moved"
+    }
+    assert words[0, 1] == "b" and words[1, 1] == "z"
+    assert left["mark"]["align"] == "right"
+    assert right["mark"]["align"] == "left"
+    (param,) = chart["params"]
+    assert param["bind"]["options"] == ["moved", "not"]
+
+
+def test_calibration_chart_sorts_predictions_into_bins():
+    """Two of three were surer than 0.9, and one of these was right."""
+    _, line, _ = CHARTS["calibration_chart"]().to_dict()["layer"]
+    low, high = line["data"]["values"]
+    assert (low["sure"], low["right"], low["share"]) == (0.25, 1, 0.3333)
+    assert (high["sure"], high["right"], high["share"]) == (0.975, 0.5, 0.6667)
+
+
+@pytest.mark.parametrize(
+    ("chart", "title"),
+    [
+        (
+            lambda: charts.penalty_chart((5, 37_000)),
+            "best p 0.900, loss there 1.38 nats",
+        ),
+        (
+            lambda: charts.target_bars(list("abcd"), right="c"),
+            "right 0.925, each other word 0.025",
+        ),
+    ],
+)
+def test_charts_compute_smoothed_targets(chart, title):
+    """What Vega computes for the title is the known answer for 0.1."""
+    assert title in vl_convert.vegalite_to_svg(chart().to_dict())
+
+
+def test_piece_map_shows_each_word_whole_at_every_merge():
+    """Whatever the slider says, the boxes spell the word without a gap."""
+    chart = CHARTS["piece_map"]().to_dict()
+    for made, pieces in enumerate(HISTORIES["abc"]):
+        boxes = sorted(
+            (row["left"], row["right"], row["piece"])
+            for row in chart["data"]["values"]
+            if row["since"] <= made <= row["until"]
+        )
+        assert tuple(piece for *_, piece in boxes) == pieces
+        assert [left for left, *_ in boxes[1:]] == [
+            right for _, right, _ in boxes[:-1]
+        ]
+    (param,) = chart["params"]
+    assert param["value"] == 1
+    assert (param["bind"]["min"], param["bind"]["max"]) == (0, 2)
+
+
+def test_noam_chart_computes_the_learning_rate():
+    """Vega's formulas give the rate of the sliders, and of the base model."""
+    chart = charts.noam_chart(1000).to_dict()
+    sliders = {p["name"]: p for p in chart["params"] if "bind" in p}
+    assert {n: p["value"] for n, p in sliders.items()} == {
+        "d_model": 512,
+        "warmup": 4000,
+        "factor": 1,
+    }
+    formulas = {
+        step["as"]: step["calculate"]
+        for layer in chart["layer"]
+        for step in layer["transform"]
+        if "datum.step" in step["calculate"]
+    }
+    functions = {"sqrt": math.sqrt, "min": min, "pow": pow}
+    for step, d_model, warmup, factor in ((1, 64, 100, 2), (900, 512, 300, 1)):
+        names = {"d_model": d_model, "warmup": warmup, "factor": factor}
+        datum = SimpleNamespace(step=step)
+        drawn = {
+            name: eval(formula, {**functions, **names, "datum": datum})
+            for name, formula in formulas.items()
+        }
+        assert drawn["rate"] == pytest.approx(noam_rate(step, **names))
+        assert drawn["paper"] == pytest.approx(noam_rate(step, 512))
+
+
+def test_noam_chart_marks_the_peak():
+    """The point stands at the end of the warm-up, on the curve."""
+    chart = charts.noam_chart().to_dict()
+    (point,) = (
+        layer
+        for layer in chart["layer"]
+        if layer["mark"]["type"] == "point" and layer["mark"].get("filled")
+    )
+    names = {"d_model": 256, "warmup": 900, "factor": 3, "sqrt": math.sqrt}
+    at = {s["as"]: eval(s["calculate"], names) for s in point["transform"]}
+    assert at["step"] == 900
+    assert at["rate"] == pytest.approx(noam_rate(900, 256, 900, 3))

@@ -6,6 +6,7 @@ import lzma
 import os
 import pickle
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,16 @@ def no_data(monkeypatch):
     monkeypatch.delenv("TRANSFORMER_ANNOTATED_DATA", raising=False)
 
 
+def gz(content):
+    """Pack, the same way each time."""
+    return gzip.compress(content, mtime=0)
+
+
+def xz(content):
+    """Pack, with little effort."""
+    return lzma.compress(content, preset=0)
+
+
 class Letters:
     """A tokenizer for tests: one id for each character but blanks."""
 
@@ -69,7 +80,7 @@ def write(path, lines, packed=None):
     """Write lines, plain or packed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = "".join(f"{line}\n" for line in lines).encode()
-    pack = {None: bytes, "gz": gzip.compress, "xz": lzma.compress}[packed]
+    pack = {None: bytes, "gz": gz, "xz": xz}[packed]
     path.write_bytes(pack(content))
     return path
 
@@ -116,7 +127,7 @@ def test_parallel_files_give_pairs_line_by_line(tmp_path, packed, hold):
 def test_packed_files_need_no_ending(tmp_path):
     """What is packed shows by its first bytes, whatever its name."""
     path = tmp_path / "train"
-    for pack in (gzip.compress, lzma.compress):
+    for pack in (gz, xz):
         path.write_bytes(pack(b"a\tb\n"))
         assert list(read_files(path)) == [("a", "b")]
 
@@ -131,6 +142,17 @@ def test_large_files_are_streamed_and_small_ones_held(tmp_path):
     path.write_text("other\tpairs\nand\tmore\n")
     with pytest.raises(CorpusError, match=r"a\.tsv: changed since"):
         list(large)
+
+
+def test_streaming_takes_no_memory(tmp_path):
+    """What is too large to hold is not collected on the way either."""
+    path = write(tmp_path / "a.tsv", ["some words\tand others"] * 20_000)
+    tracemalloc.start()
+    pairs = FilePairs(path, hold=1000)
+    assert sum(1 for _ in pairs) == 20_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 500_000  # all pairs take five times that
 
 
 def test_a_table_has_one_tab_a_line(tmp_path):
@@ -183,11 +205,12 @@ def test_files_of_different_length_are_refused(tmp_path, left, right):
         ("text".encode("utf-16"), r"line 1: (not UTF-8|a zero byte)"),
         (b"", "empty"),
         (b"\n \n\t\n", "no pair with text on both sides"),
-        (gzip.compress(b"\t\xc3\x28\n" * 99), "line 1: not UTF-8"),
-        (lzma.compress(b"text\tmore\n" * 5000)[:-20], "cut short"),
-        (gzip.compress(b"a\tb\n" * 5000)[:-9], "damaged or cut short"),
-        (gzip.compress(b"a\tb\n" * 9)[:15] + b"\xff" * 40, "damaged"),
+        (gz(b"\t\xc3\x28\n" * 99), "line 1: not UTF-8"),
+        (xz(b"text\tmore\n" * 5000)[:-20], "cut short"),
+        (gz(b"a\tb\n" * 5000)[:-9], "damaged or cut short"),
+        (gz(b"a\tb\n" * 9)[:15] + b"\xff" * 40, "damaged"),
     ],
+    ids=map(str, range(10)),
 )
 def test_damaged_files_are_named(tmp_path, content, message):
     """One line with the file, and the line where there is one."""
@@ -251,12 +274,31 @@ def test_any_bytes_are_pairs_or_a_clear_error(tmp_path_factory, left, right):
 def test_any_cut_of_a_packed_file_is_noticed(tmp_path_factory, data, cut):
     """A file that lost its end never passes for a shorter one."""
     folder = tmp_path_factory.mktemp("cut")
-    for end, pack in (("gz", gzip.compress), ("xz", lzma.compress)):
+    for end, pack in (("gz", gz), ("xz", xz)):
         path = folder / f"a.{end}"
         packed = pack(b"a\tb\n" + data)
         path.write_bytes(packed[: max(len(packed) - cut, 3)])
         with pytest.raises(CorpusError):
             read_files(path)
+
+
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_any_flipped_bit_of_a_packed_file_is_noticed(
+    tmp_path_factory, place, bit
+):
+    """Or it makes no difference, as in the header's date."""
+    folder = tmp_path_factory.mktemp("flip")
+    lines = [f"{i * i} dogs\t{i * i} Hunde" for i in range(40)]
+    expected = [tuple(line.split("\t")) for line in lines]
+    for end in ("gz", "xz"):
+        path = write(folder / f"a.{end}", lines, end)
+        content = bytearray(path.read_bytes())
+        content[place % len(content)] ^= 1 << bit
+        path.write_bytes(content)
+        try:
+            assert list(read_files(path)) == expected
+        except CorpusError as error:
+            assert f"a.{end}" in str(error)
 
 
 # Parts
@@ -284,6 +326,12 @@ def test_held_out_pairs_share_nothing_with_the_rest():
     assert [p for p in pairs if p in set(valid)] == list(valid)  # in order
     assert list(hold_out(pairs, 20)[1]) == list(valid)
     assert list(hold_out(pairs, 20, seed=1)[1]) != list(valid)
+
+
+def test_blank_pairs_are_not_held_out():
+    """A blank side says nothing, even if no other is blank."""
+    pairs = [("a", "b")] * 40 + [("x", ""), (" ", "y"), ("u", "v")]
+    assert list(hold_out(pairs, 4)[1]) == [("u", "v")]
 
 
 def test_held_out_pairs_are_at_most_a_tenth():
@@ -949,6 +997,7 @@ def test_a_corpus_shows_its_sizes_and_not_its_pairs():
     """The direction is left out where there are no languages."""
     corpus = Corpus("x", "", "", {"train": [("a", "b")] * 12_345})
     assert repr(corpus) == "Corpus('x', train 12,345)"
-    assert repr(load("grammar", source="de", train_size=9)) == (
-        "Corpus('grammar', de → en, train 9, valid 1,000, test 1,000)"
+    sizes = {"train_size": 1234, "valid_size": 5, "test_size": 6}
+    assert repr(load("copy", **sizes)) == (
+        "Corpus('copy', train 1,234, valid 5, test 6)"
     )

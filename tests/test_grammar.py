@@ -1,5 +1,6 @@
 """The grammar speaks correct German and English, and counts what it says."""
 
+import random
 from dataclasses import replace
 from itertools import pairwise
 
@@ -234,6 +235,22 @@ KNOWN = [
     ),
     (
         Sentence(
+            clause("anrufen", KING(plural=True), someone("er"), manner="nicht")
+        ),
+        "die Könige rufen ihn nicht an .",
+        "the kings do not call him .",
+        "0-0 1-1 2-2 2-4 3-5 4-3 5-4 6-6",
+    ),
+    (
+        Sentence(
+            clause("anbieten", LADY(), someone("er"), BOOK(), time="heute")
+        ),
+        "die Dame bietet ihm heute das Buch an .",
+        "the lady offers him the book today .",
+        "0-0 1-1 2-2 3-3 4-6 5-4 6-5 7-2 8-7",
+    ),
+    (
+        Sentence(
             clause("helfen", someone("er"), DOG(relative=SLEEPS)),
             CONJUNCTIONS["obwohl"],
             clause("lachen", someone("they"), tense="perfect"),
@@ -430,6 +447,51 @@ def test_only_verbs_have_several_links(sample):
             linked = [english[j] for k, j in p.alignment if k == i]
             if len(linked) > 1:
                 assert len(linked) == 2 and linked[0] in ("do", "does"), word
+
+
+def clauses_in(node):
+    """All clauses of a tree, outer ones first."""
+    if isinstance(node, Sentence):
+        yield from clauses_in(node.main)
+        if node.other:
+            yield from clauses_in(node.other)
+    if isinstance(node, Clause):
+        yield node
+        for part in node.nodes:
+            yield from clauses_in(part)
+    if isinstance(node, NounPhrase) and node.relative:
+        yield from clauses_in(node.relative)
+
+
+def test_what_the_grammar_never_says():
+    """Unnatural clauses: nicht with ein, oft with heute, gestern too late."""
+    numbers = random.Random(0)
+    language = grammar.all_sentences(WORDS, 2)
+    seen = set()
+    for _ in range(3000):
+        tree = language.draw(lambda n: int(numbers.random() * n))
+        for one in clauses_in(tree):
+            tense, time, first = one.when
+            phrases = [n for n in one.nodes if isinstance(n, NounPhrase)]
+            relatives = [n for n in phrases if n.relative]
+            assert len(relatives) <= 1
+            if one.manner is NOT:
+                assert all(n.determiner.definite for n in phrases)
+            if time:
+                assert one.manner in (None, NOT)
+                assert (time.kind == "past") == (tense.name == "perfect")
+                late = not first and any(
+                    n.relative for n in one.nodes[1:] if n in phrases
+                )
+                assert not late
+            if one.verb.frame == "gift":  # not: whom he gives the book
+                assert not isinstance(one.nodes[1], RelativePronoun)
+            if first:
+                assert one is tree.main and not tree.first
+            if isinstance(one.nodes[0], NounPhrase):
+                assert one.nodes[0].noun.kind != "thing"
+            seen.add((one.verb.frame, tense.name, time is None))
+    assert len(seen) == 7 * 3 * 2  # frames, "any" too; tenses; with a time
 
 
 def test_commas_and_stops(sample):

@@ -381,6 +381,9 @@ def test_state_of_another_model_is_refused():
     fewer = NoamOptimizer([matrix], 16)
     with pytest.raises(ValueError, match="of 2 parameters, but there are 1"):
         fewer.load_state_dict(state)
+    more = NoamOptimizer([matrix, vector, *weights()], 16)
+    with pytest.raises(ValueError, match="of 2 parameters, but there are 4"):
+        more.load_state_dict(state)
     other = NoamOptimizer([nn.Parameter(torch.ones(4, 4)), vector], 16)
     with pytest.raises(
         ValueError, match=r"0 has the shape \(4, 3\), .*\(4, 4\)"
@@ -388,5 +391,5 @@ def test_state_of_another_model_is_refused():
         other.load_state_dict(state)
     with pytest.raises(ValueError, match="expected steps and adam"):
         other.load_state_dict(state["adam"])
-    for optimizer in (fewer, other):
+    for optimizer in (fewer, more, other):
         assert optimizer.steps == 0 and not optimizer.adam.state

@@ -132,6 +132,10 @@ def test_decode_refuses_ids_that_are_none(tokenizer):
     for wrong in (-1, size):
         with pytest.raises(ValueError, match=f"ids: {wrong}, .* has {size}"):
             tokenizer.decode([4, wrong])
+        with pytest.raises(ValueError, match=f"ids: {wrong}, "):
+            tokenizer.decode(torch.tensor([4, wrong]))
+    with pytest.raises(TypeError):
+        tokenizer.decode([4.5])
 
 
 def test_languages_share_ids():
@@ -215,6 +219,12 @@ def test_little_text_gives_a_small_vocabulary():
     assert train_bpe(["ab"], vocab_size=260).vocab_size == 260
 
 
+def test_empty_lines_do_no_harm():
+    """Training text may have empty lines, at its end too."""
+    assert train_bpe(["", "ab ab", ""]).pieces("ab") == ["ab"]
+    assert train_words({"": ["", "a a", ""]}).pieces("a") == ["a"]
+
+
 def test_rare_pairs_are_not_merged():
     """Only pairs as frequent as asked for become pieces."""
     lines = ["ab ab", "cd"]
@@ -275,6 +285,20 @@ def test_words_are_cut_before_they_are_paired():
         "Über", " ", " 12", "a", "'s", " „", "x", "“", " it", "'s", ",",
         " u\u0308", " ",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "cut"),
+    [
+        ("a\t\n b", ["a", "\t\n", " b"]),
+        ("a   b", ["a", " ", " ", " b"]),
+        ("don't'tx", ["don", "'t", "'", "tx"]),
+        ("港。a", ["港", "。", "a"]),
+    ],
+)
+def test_words_are_cut_at(line, cut):
+    """White space, contractions and marks of other scripts cut words."""
+    assert text._split(line) == cut
 
 
 @given(st.text())
@@ -381,7 +405,9 @@ def test_saved_tokenizer_comes_back(tokenizer, tmp_path):
     again.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["again.json", "tokenizer.json"]
-    json.loads(path.read_text(encoding="utf-8"))
+    content = path.read_text(encoding="utf-8")
+    json.loads(content)
+    assert ("Kapitän" in content) == (tokenizer is WORDS)
 
 
 @pytest.mark.parametrize("tokenizer", [BPE, WORDS])
@@ -459,6 +485,7 @@ def test_missing_and_broken_files_are_refused(tmp_path):
         (lambda: train_words({}), "texts: "),
         (lambda: train_words({"": "abc"}), r"texts\[''\]: a single str"),
         (lambda: train_words({"": ["a b"]}), "2 different words, .* 2 times"),
+        (lambda: train_words({"": ["<s> <s>"]}), "1 different words"),
         (lambda: train_words({"": ["a"]}, 0), "min_frequency: 0"),
         (lambda: train_words({"zz": ["a a"]}), "language: 'zz'"),
         (

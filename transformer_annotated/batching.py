@@ -88,10 +88,10 @@ def _longer(source_lengths: np.ndarray, target_lengths: np.ndarray,
     longer = np.maximum(source_lengths, target_lengths).astype(np.int64) + 1
     if longer.max() > max_tokens:
         i = int(longer.argmax())
+        source, target = source_lengths[i] + 1, target_lengths[i] + 1
         raise ValueError(
-            f"max_tokens: {max_tokens}, expected at least {longer[i]}: pair {i} "
-            f"has {source_lengths[i] + 1} source, {target_lengths[i] + 1} target "
-            "tokens")
+            f"max_tokens: {max_tokens}, expected at least {longer[i]}: pair "
+            f"{i} has {source} source, {target} target tokens")
     return longer
 
 

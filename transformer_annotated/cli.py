@@ -17,7 +17,6 @@ import typer
 
 from .distributed import restarted, setup
 from transformer_annotated.recipe import (
-    CorpusConfig,
     Recipe,
     prepare,
     read_recipe,
@@ -40,16 +39,17 @@ app = typer.Typer(
 Changes = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Change a value of the recipe, such as "
     "steps=200 or model.dropout=0.3; may be repeated.")]
+_LIST = "\b\nRecipes:\n  " + "\n  ".join(recipe_names())   # \b: as it is
 Out = Annotated[Path, typer.Option(
     "--out", metavar="DIR", help="The run's folder.")]
 
 # %% ../notebooks/16_cli.ipynb #62917e8f
-@app.command("train")
+@app.command("train", epilog=_LIST)
 def train_command(
     out: Out,
     recipe: Annotated[str, typer.Argument(
-        help="A recipe's name, or a .toml file. Recipes: "
-             + ", ".join(recipe_names()), show_default=False)] = "",
+        help="A recipe's name (below), or a .toml file.",
+        show_default=False)] = "",
     source: Annotated[str, typer.Option(
         metavar="FILE", help="Your own sentences, one a line; or a table of "
         "pairs, with a tab in each line. May be .gz or .xz.",
@@ -57,8 +57,9 @@ def train_command(
     target: Annotated[str, typer.Option(
         metavar="FILE", help="Their translations, line by line.",
         show_default=False)] = "",
-    data: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="Take what 'prepare' has left here.")] = None,
+    data: Annotated[str, typer.Option(
+        metavar="DIR", help="Take what 'prepare' has left here.",
+        show_default=False)] = "",
     resume: Annotated[bool, typer.Option(
         "--resume", help="Go on from the last checkpoint, if there is one."
     )] = False,
@@ -66,10 +67,12 @@ def train_command(
 ) -> None:
     """Train a model: by a recipe, or on two files of your own."""
     chosen = _choose(recipe, source, target, out, resume, changes or [])
+    if data:
+        chosen = replace(chosen, corpus=replace(chosen.corpus, prepared=data))
     with setup() as worker:
         if worker.rank == 0:
             print(tomli_w.dumps(chosen.tables()))
-        progress = run(chosen, out, resume or restarted(), worker, data)
+        progress = run(chosen, out, resume or restarted(), worker)
         if worker.rank == 0:
             print(_goodbye(progress, chosen, out))
 
@@ -79,17 +82,18 @@ def _choose(
     changes: list[str],
 ) -> Recipe:
     """The recipe that the arguments mean."""
+    if target and not source:
+        raise ValueError("--target needs --source")
     if not recipe and not source:
         if not (resume and (out / "config.toml").exists()):
             raise ValueError("train what? Name a recipe, or give --source and "
                              "--target, or --resume with the folder of a run")
         return read_recipe(out / "config.toml", changes)
-    if target and not source:
-        raise ValueError("--target needs --source")
     chosen = read_recipe(recipe or "your-files", changes)
     if source:
-        own = CorpusConfig(source_file=source, target_file=target)
-        chosen = replace(chosen, corpus=own)
+        chosen = replace(chosen, corpus=replace(
+            chosen.corpus, name="", variant="", folder="", source_file=source,
+            target_file=target))
     return chosen
 
 
@@ -151,8 +155,8 @@ def main() -> None:
     """What runs as ``transformer-annotated``."""
     try:
         app()
-    except (ValueError, OSError) as problem:    # what was asked for
-        _fail(problem, 2)
+    except (ValueError, OSError, MemoryError, RecursionError) as problem:
+        _fail(problem, 2)                       # what was asked for
     except TrainingError as problem:            # what happened on the way
         _fail(problem, 1)
 
@@ -161,5 +165,6 @@ def _fail(problem: Exception, code: int) -> None:
     """Say what is wrong in one line, and leave."""
     worker = os.environ.get("RANK")
     who = f"worker {worker}: " if worker else ""
-    print(f"{who}error: {' '.join(str(problem).split())}", file=sys.stderr)
+    words = (str(problem) or type(problem).__name__).split()
+    print(f"{who}error: {' '.join(words)}", file=sys.stderr)
     sys.exit(code)

@@ -31,18 +31,43 @@ def setup(minutes: float = 10.0) -> Iterator[Worker]:
     if "RANK" not in os.environ:                # not started by torchrun
         yield Worker(device=torch.device("cuda" if has_gpu else "cpu"))
         return
-    rank, world, local = (
-        int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    rank, world, local = _place()
     device = torch.device("cuda", local) if has_gpu else torch.device("cpu")
     if has_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if has_gpu else "gloo",
-                            timeout=timedelta(minutes=minutes),
-                            device_id=device if has_gpu else None)
+    patience = timedelta(minutes=minutes)
+    dist.init_process_group(
+        "nccl" if has_gpu else "gloo", store=_store(patience), rank=rank,
+        world_size=world, timeout=patience, device_id=device if has_gpu else None)
     yield Worker(rank, world, device)
     dist.destroy_process_group()                # not after an error: may hang
 
 
 def restarted() -> bool:
     """Whether torchrun has started this process anew after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _life() > 0
+
+# %% ../notebooks/14_distributed.ipynb #279cddac
+def _life() -> int:
+    """How often torchrun has started the workers anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def _store(patience: timedelta) -> dist.Store:
+    """Where workers find each other: torchrun's table, a new page each life."""
+    table, _, _ = next(dist.rendezvous("env://", timeout=patience))
+    return dist.PrefixStore(f"life-{_life()}", table)
+
+# %% ../notebooks/14_distributed.ipynb #bc3cfdfd
+def _place() -> tuple[int, int, int]:
+    """Rank, world, and rank on this machine, as torchrun has set them."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    for name in names:
+        if not os.environ.get(name, "").isdecimal():
+            raise ValueError(f"{name}: {os.environ.get(name)!r}, expected a "
+                             "number beside RANK; start workers with torchrun")
+    rank, world, local = (int(os.environ[name]) for name in names)
+    if 0 < (gpus := torch.cuda.device_count()) <= local:
+        raise ValueError(f"--nproc-per-node: more than {gpus}, but this "
+                         f"machine has {gpus} GPUs; expected one process each")
+    return rank, world, local

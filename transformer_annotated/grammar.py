@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['NOT', 'THAT', 'NOMINATIVE', 'ACCUSATIVE', 'DATIVE', 'STRONG', 'WEAK', 'RELATIVE', 'Token', 'FRAMES', 'AUXILIARIES',
            'Pick', 'SPLITS', 'Noun', 'Verb', 'Determiner', 'Forms', 'Tense', 'Word', 'Lexicon', 'lexicon', 'article',
-           'german_noun', 'NounPhrase', 'Pronoun', 'RelativePronoun', 'When', 'Clause', 'Sentence', 'GrammarPair',
-           'pair', 'align', 'Choice', 'one_of', 'either', 'all_of', 'noun_phrases', 'relative_clauses', 'clauses',
-           'all_sentences', 'count_sentences', 'split_of', 'sentences', 'vocabulary']
+           'german_noun', 'spoken', 'NounPhrase', 'Pronoun', 'RelativePronoun', 'When', 'Clause', 'Sentence',
+           'GrammarPair', 'align', 'pair', 'Choice', 'one_of', 'either', 'all_of', 'noun_phrases', 'relative_clauses',
+           'clauses', 'all_sentences', 'count_sentences', 'split_of', 'sentences', 'vocabulary']
 
 # %% ../notebooks/08_grammar.ipynb #1ab0a77c
 import random
@@ -172,7 +172,7 @@ class Forms(NamedTuple):
     english: tuple[str, str]       # subject, object
     person: int                    # column of the verb: ich, er or wir
 
-
+# %% ../notebooks/08_grammar.ipynb #df2394a6
 class Tense(NamedTuple):
     """Present, perfect, or a modal verb with its forms."""
 
@@ -244,8 +244,8 @@ def _read_verb(frame: str, line: str) -> Verb:
 @cache
 def lexicon() -> Lexicon:
     """The words of the book's language."""
-    def lines(text: str, end: str = ",") -> list[list[str]]:
-        return [line.split() for line in text.split(end) if line.strip()]
+    def lines(text: str) -> list[list[str]]:
+        return [line.split() for line in text.split(",")]
 
     return Lexicon(
         nouns=tuple(_read_noun(kind, line) for kind, text in _NOUNS.items()
@@ -255,8 +255,8 @@ def lexicon() -> Lexicon:
         adjectives=tuple(Word(*words, kind) for kind, text
                          in _ADJECTIVES.items() for words in lines(text)),
         determiners=tuple(
-            Determiner(german, english, plural[0].strip("-") if plural else None)
-            for german, english, *plural in lines(_DETERMINERS)),
+            Determiner(stem, english, plural[0].strip("-") if plural else None)
+            for stem, english, *plural in lines(_DETERMINERS)),
         pronouns=tuple(Forms((n, a, d), (s, o), int(person))
                        for n, a, d, s, o, person in lines(_PRONOUNS)),
         adverbs=tuple(Word(*words) for words in lines(_ADVERBS)),
@@ -302,9 +302,14 @@ def german_noun(noun: Noun, plural: bool, case: int) -> str:
     return noun.german_plural if weak and case else noun.german
 
 # %% ../notebooks/08_grammar.ipynb #8aea71bb
-Token = tuple[str, Any, str]       # a word, what it belongs to, and its parts
+Token = tuple[str, Any, str]       # a word, its node, and the parts it says
 
 
+def spoken(tokens: Iterable[Token]) -> str:
+    """The words, with blanks between them."""
+    return " ".join([token[0] for token in tokens])
+
+# %% ../notebooks/08_grammar.ipynb #aae945f3
 @dataclass(eq=False, slots=True)
 class NounPhrase:
     """A noun with what belongs to it: ``der alte König, der schläft,``."""
@@ -355,7 +360,8 @@ def _english_phrase(phrase: NounPhrase) -> list[Token]:
     """Article, adjective, noun, relative clause."""
     noun, word = phrase.noun.english, phrase.determiner.english
     if phrase.plural:
-        noun, word = phrase.noun.english_plural, phrase.determiner.english_plural
+        noun = phrase.noun.english_plural
+        word = phrase.determiner.english_plural
     adjective = phrase.adjective.english if phrase.adjective else ""
     if word == "a" and (adjective or noun)[0] in "aeiou":
         word = "an"
@@ -363,7 +369,7 @@ def _english_phrase(phrase: NounPhrase) -> list[Token]:
     return [token for token in parts if token[0]] + (
         phrase.relative.english() if phrase.relative else [])
 
-# %% ../notebooks/08_grammar.ipynb #3cb6f0ef
+# %% ../notebooks/08_grammar.ipynb #5da6848d
 @dataclass(eq=False, slots=True)
 class Pronoun:
     """A personal pronoun in a sentence."""
@@ -384,7 +390,7 @@ class Pronoun:
         """Its English word."""
         return [(self.forms.english[case > 0], self, "n")]
 
-
+# %% ../notebooks/08_grammar.ipynb #f769af42
 @dataclass(eq=False, slots=True)
 class RelativePronoun:
     """A relative pronoun, which agrees with the noun before it."""
@@ -468,7 +474,7 @@ def _german_verbs(clause: Clause) -> tuple[Token, list[Token]]:
         return (finite, clause, "f"), [(verb.participle, clause, "v")]
     return (tense.german[person], clause, "f"), [(verb.infinitive, clause, "v")]
 
-
+# %% ../notebooks/08_grammar.ipynb #8465c1aa
 def _english_verbs(clause: Clause, manner: list[Token]) -> list[Token]:
     """The verbs, with an adverb or ``not`` in its place."""
     verb, (tense, time, _) = clause.verb, clause.when
@@ -592,15 +598,10 @@ class GrammarPair:
     alignment: tuple[tuple[int, int], ...]
     depth: int = 0
 
-
-def pair(sentence: Sentence) -> GrammarPair:
-    """Say a sentence in both languages."""
-    german, english = sentence.german(), sentence.english()
-    return GrammarPair(_text(german), _text(english), align(german, english),
-                       sentence.depth)
-
-
-def align(german: list[Token], english: list[Token]) -> tuple:
+# %% ../notebooks/08_grammar.ipynb #5179f973
+def align(
+    german: list[Token], english: list[Token]
+) -> tuple[tuple[int, int], ...]:
     """Pairs of indices of words that say a part of the same thing."""
     places = {}
     for j, (_, node, parts) in enumerate(english):
@@ -611,9 +612,16 @@ def align(german: list[Token], english: list[Token]) -> tuple:
         for part in parts for j in places.get((node, part), ())}))
 
 
-def _text(tokens: list[Token]) -> str:
-    """The words, with blanks between them."""
-    return " ".join([token[0] for token in tokens])
+def pair(sentence: Sentence) -> GrammarPair:
+    """Say a sentence in both languages."""
+    return _pair(sentence, sentence.german())
+
+
+def _pair(sentence: Sentence, german: list[Token]) -> GrammarPair:
+    """The same, when the German words are there already."""
+    english = sentence.english()
+    return GrammarPair(spoken(german), spoken(english), align(german, english),
+                       sentence.depth)
 
 # %% ../notebooks/08_grammar.ipynb #d276f488
 Pick = Callable[[int], int]        # from n to a number below n
@@ -717,7 +725,7 @@ def _participants(
         and not (clear and forms.german[case] == "sie")))
     return either((1, pronouns), (3, phrases))
 
-
+# %% ../notebooks/08_grammar.ipynb #a5f0b85d
 @cache
 def _whens(words: Lexicon, first: bool | None) -> Choice:
     """Tenses, and a time that suits: none (``None``), first, or later."""
@@ -808,16 +816,25 @@ def count_sentences(depth: int = 2) -> int:
     _check(depth=depth)
     return all_sentences(lexicon(), depth).count
 
-# %% ../notebooks/08_grammar.ipynb #f64a2873
+# %% ../notebooks/08_grammar.ipynb #532d01eb
 SPLITS = ("train", "valid", "test")
 
 
+def _check(count: int = 0, depth: int = 0, split: str = "train") -> None:
+    """Refuse what cannot be meant."""
+    for name, value in (("count", count), ("depth", depth)):
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{name}: {value!r}, expected an int, at least 0")
+    if split not in SPLITS:
+        raise ValueError(f"split: {split!r}, expected one of {SPLITS}")
+
+# %% ../notebooks/08_grammar.ipynb #4adad9d8
 def split_of(german: str) -> str:
     """The split to which a sentence belongs, whoever draws it."""
     number = zlib.crc32(german.encode()) % 8
     return SPLITS[number] if number < 3 else "train"
 
-
+# %% ../notebooks/08_grammar.ipynb #15565b23
 def sentences(
     count: int, seed: int = 0, depth: int = 2, split: str = "train"
 ) -> list[GrammarPair]:
@@ -832,21 +849,10 @@ def sentences(
     while len(found) < count:
         sentence = language.draw(pick)
         german = sentence.german()
-        text = _text(german)
-        if text not in found and split_of(text) == split:
-            english = sentence.english()
-            found[text] = GrammarPair(text, _text(english),
-                                      align(german, english), sentence.depth)
+        text = spoken(german)
+        if split_of(text) == split:
+            found[text] = _pair(sentence, german)
     return list(found.values())
-
-# %% ../notebooks/08_grammar.ipynb #2ae2b581
-def _check(count: int = 0, depth: int = 0, split: str = "train") -> None:
-    """Refuse what cannot be meant."""
-    for name, value in (("count", count), ("depth", depth)):
-        if type(value) is not int or value < 0:
-            raise ValueError(f"{name}: {value!r}, expected an int, at least 0")
-    if split not in SPLITS:
-        raise ValueError(f"split: {split!r}, expected one of {SPLITS}")
 
 # %% ../notebooks/08_grammar.ipynb #dfd502a6
 def vocabulary() -> dict[str, list[str]]:
@@ -857,12 +863,12 @@ def vocabulary() -> dict[str, list[str]]:
         found["de"].update(word.german.split())
         found["en"].update(word.english.split())
     for node, case in _all_nodes(words):
-        found["de"].update(_text(node.german(case)).split())
-        found["en"].update(_text(node.english(case)).split())
+        found["de"].update(spoken(node.german(case)).split())
+        found["en"].update(spoken(node.english(case)).split())
     for clause in _all_verbs(words):
-        found["de"].update(_text(clause.german()).split())
-        found["de"].update(_text(clause.german("final")).split())
-        found["en"].update(_text(clause.english()).split())
+        found["de"].update(spoken(clause.german()).split())
+        found["de"].update(spoken(clause.german("final")).split())
+        found["en"].update(spoken(clause.english()).split())
     return {language: sorted(some - {"-"}) for language, some in found.items()}
 
 # %% ../notebooks/08_grammar.ipynb #58b73f86
@@ -875,7 +881,7 @@ def _all_nodes(words: Lexicon) -> Iterator[tuple]:
         for case in (NOMINATIVE, ACCUSATIVE, DATIVE):
             yield node, case
     for node in noun_phrases(words, "thing", 0).members():
-        yield node, ACCUSATIVE         # things do nothing, and are given nothing
+        yield node, ACCUSATIVE         # things do nothing, and get nothing
 
 
 def _all_verbs(words: Lexicon) -> Iterator[Clause]:

@@ -26,7 +26,11 @@ from transformer_annotated.corpora import (
     load,
     load_files,
 )
-from .model import Transformer, TransformerConfig
+from transformer_annotated.model import (
+    Transformer,
+    TransformerConfig,
+    parameter_count,
+)
 from transformer_annotated.text import (
     BytePairs,
     Words,
@@ -53,7 +57,9 @@ class CorpusConfig:
         source: Language to translate from.
         target: Language to translate into.
         variant: Which of several forms of the corpus.
-        folder: Where to look for its files before the network.
+        folder: Where to look for its files, and nowhere else.
+        prepared: Where :func:`prepare` has put the data; by default in the
+            folder ``data`` of each run.
         source_file: Your own sentences, or a table of pairs.
         target_file: Their translations, unless the table has them.
         valid_source_file: What to validate on; by default a part is held out.
@@ -69,6 +75,7 @@ class CorpusConfig:
     target: str = ""
     variant: str = ""
     folder: str = ""
+    prepared: str = ""
     source_file: str = ""
     target_file: str = ""
     valid_source_file: str = ""
@@ -198,7 +205,8 @@ def read_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ValueError(f"{name}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError,
+            RecursionError) as problem:
         raise ValueError(f"{name}: not a TOML file: {problem}") from None
     recipe_from(tables, str(name))              # before the changes: whose fault?
     for change in changes:
@@ -222,11 +230,11 @@ def _apply(tables: dict[str, dict], change: str) -> None:
     tables.setdefault(table if dot else holders[0], {})[name] = _value(value)
 
 
-def _value(text: str) -> Any:                   # noqa: ANN401
+def _value(text: str) -> object:
     """A value as TOML writes it; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text.strip()
 
 # %% ../notebooks/15_recipe.ipynb #dd075d4d
@@ -247,13 +255,15 @@ class Prepared:
 
 def prepare(recipe: Recipe, folder: Path) -> Prepared:
     """Load, tokenise and encode a recipe's corpus, or open what is there."""
-    folder.mkdir(parents=True, exist_ok=True)
     note, asked = folder / "prepared.toml", recipe.tables()
     asked = {table: asked[table] for table in ("corpus", "tokenizer")}
-    with FileLock(folder / ".lock"):
-        if not note.exists():
-            _prepare(recipe, folder)
-            write_toml(note, asked)
+    del asked["corpus"]["prepared"]
+    if not note.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"):
+            if not note.exists():               # nobody was here before us
+                _prepare(recipe, folder)
+                write_toml(note, asked)
     if (there := tomllib.loads(note.read_text(encoding="utf-8"))) != asked:
         raise ValueError(f"{folder}: holds data of another recipe: "
                          + _difference(there, asked))
@@ -276,15 +286,18 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
 
 def _difference(there: dict, asked: dict) -> str:
     """The first value in which two recipes differ."""
-    return next(f"{table}.{key} is {there[table].get(key)!r} there, and "
-                f"{value!r} here" for table, row in asked.items()
-                for key, value in row.items()
-                if there[table].get(key) != value)
+    for table, row in asked.items():
+        for key, value in row.items():
+            if (other := there.get(table, {}).get(key)) != value:
+                return f"{table}.{key} is {other!r} there, and {value!r} here"
+    return "it has keys that are not known here"
 
 # %% ../notebooks/15_recipe.ipynb #b3620a9f
 def load_corpus(config: CorpusConfig) -> Corpus:
     """The corpus that a recipe names."""
-    given = {key: value for key, value in asdict(config).items() if value}
+    _check_corpus(config)
+    given = {key: value for key, value in asdict(config).items()
+             if value and key != "prepared"}
     valid = [given.pop(key) for key in ("valid_source_file",
                                         "valid_target_file") if key in given]
     if config.name:
@@ -308,6 +321,25 @@ def learn_tokenizer(
                        config.min_frequency)
 
 
+def _check_corpus(config: CorpusConfig) -> None:
+    """Refuse a table that names nothing, or mixes names and files."""
+    files = ("source_file", "target_file", "valid_source_file",
+             "valid_target_file")
+    foreign = files if config.name else ("variant", "folder", "depth")
+    for key in foreign:
+        if value := getattr(config, key):
+            raise ValueError(f"corpus.{key}: {value!r}, but " + (
+                f"the corpus {config.name!r} has files of its own"
+                if config.name else "only a corpus with a name has it"))
+    if not config.name and not config.source_file:
+        raise ValueError("corpus: neither a name nor a source_file; name a "
+                         "recipe, or give --source and --target")
+    if config.valid_target_file and not config.valid_source_file:
+        raise ValueError(f"corpus.valid_target_file: "
+                         f"{config.valid_target_file!r}, but there is no "
+                         "valid_source_file")
+
+
 def write_toml(path: Path, tables: Mapping[str, Any]) -> None:
     """Write tables to a file, whole or not at all."""
     draft = path.with_name(f".{path.name}")
@@ -317,7 +349,7 @@ def write_toml(path: Path, tables: Mapping[str, Any]) -> None:
 # %% ../notebooks/15_recipe.ipynb #08a2d938
 def run(
     recipe: Recipe, folder: Path, resume: bool = False,
-    worker: Worker = ALONE, data: Path | None = None, show: bool = True,
+    worker: Worker = ALONE, show: bool = True,
 ) -> Progress:
     """Train what a recipe says; the folder then holds all that belongs to it.
 
@@ -327,16 +359,27 @@ def run(
             and ``checkpoints`` go.
         resume: Whether to go on from the last checkpoint, if there is one.
         worker: Which of several processes this is.
-        data: Where :func:`prepare` has put the data; by default the run's own
-            folder ``data``, which is made if need be.
         show: Whether to show a progress bar.
     """
-    prepared = prepare(recipe, data or folder / "data")
-    config = replace(recipe.model, vocab_size=prepared.tokenizer.vocab_size)
-    torch.manual_seed(recipe.training.seed)     # initial values
-    model = Transformer(config)
-    if worker.rank == 0:
+    prepared = prepare(recipe, Path(recipe.corpus.prepared or folder / "data"))
+    vocab_size = prepared.tokenizer.vocab_size
+    model = _build(replace(recipe.model, vocab_size=vocab_size),
+                   recipe.training.seed)
+
+    def write_down() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         prepared.tokenizer.save(folder / "tokenizer.json")
         write_toml(folder / "config.toml", recipe.tables())
+
     return train(model, prepared.train, prepared.valid, recipe.training,
-                 folder, resume, worker, show)
+                 folder, resume, worker, show, begun=write_down)
+
+
+def _build(config: TransformerConfig, seed: int) -> Transformer:
+    """A model with the initial values of a seed."""
+    torch.manual_seed(seed)
+    try:
+        return Transformer(config)
+    except RuntimeError as problem:
+        raise ValueError(f"model: no memory for {parameter_count(config):,} "
+                         "parameters") from problem

@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import index
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, trainers
@@ -115,12 +116,11 @@ def train_words(
         split = _splitter(language)
         for sentence in _some(sentences, f"texts[{language!r}]"):
             frequencies.update(split(sentence))
-    kept = {word: n for word, n in frequencies.items()
-            if n >= min_frequency and word not in SPECIALS}
-    if not kept:
+    words = Words(frequencies, texts, min_frequency)
+    if words.vocab_size == len(SPECIALS):
         raise ValueError(f"texts: {len(frequencies)} different words, but none "
                          f"occurs {min_frequency} times (min_frequency)")
-    return Words(kept, texts)
+    return words
 
 # %% ../notebooks/07_text.ipynb #31d2b8c9
 def _check_text(name: str, text: str) -> None:
@@ -164,7 +164,7 @@ def _check_frequency(min_frequency: int) -> None:
 
 def _check_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
     """The ids as a list; refuse those outside the vocabulary."""
-    ids = [int(i) for i in ids]
+    ids = [index(i) for i in ids]               # of tensors, too
     if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
         wrong = next(i for i in ids if not 0 <= i < vocab_size)
         raise ValueError(f"ids: {wrong}, but the vocabulary has {vocab_size}")

@@ -15,7 +15,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -103,6 +104,8 @@ def _check_training(config: TrainingConfig) -> None:
                  "log_every", "validate_every", "checkpoint_every", "keep"):
         if not getattr(config, name):
             raise ValueError(f"{name}: 0, expected more than 0")
+    if config.seed >= 2**63:
+        raise ValueError(f"seed: {config.seed}, expected less than 2**63")
     if config.label_smoothing >= 1:
         raise ValueError(f"label_smoothing: {config.label_smoothing}, "
                          "expected less than 1")
@@ -197,6 +200,7 @@ def update(
     gradients = [p.grad for p in learner.parameters() if p.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
     if not torch.isfinite(sums.sum() + norm):
+        optimizer.zero_grad()
         raise FloatingPointError(f"the loss is {sums[0] / part.tokens:.4g} and "
                                  f"the norm of the gradient {norm:.4g}")
     if clip:
@@ -238,8 +242,11 @@ def validate(
     learner.train(was_training)
     smoothed, nll, tokens, right, sentences, exact = (
         worker.total(sums.to(worker.device)).tolist())
+    if not math.isfinite(smoothed + nll):
+        raise FloatingPointError("the loss of the validation is "
+                                 f"{smoothed / tokens:.4g}")
     return {"valid_loss": smoothed / tokens, "valid_nll": nll / tokens,
-            "valid_perplexity": math.exp(nll / tokens),
+            "valid_perplexity": math.exp(min(nll / tokens, 700)),
             "valid_accuracy": right / tokens, "valid_exact": exact / sentences}
 
 # %% ../notebooks/13_training.ipynb #8bf5a86f
@@ -336,9 +343,9 @@ def save_checkpoint(
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         save_file(model.state_dict(), draft / "model.safetensors")
-        torch.save({"progress": asdict(progress), "settings": settings,
-                    "optimizer": optimizer.state_dict()},
-                   draft / "training.pt")
+        with (draft / "training.pt").open("wb") as file:
+            torch.save({"progress": asdict(progress), "settings": settings,
+                        "optimizer": optimizer.state_dict()}, file)
         for path in (*draft.iterdir(), draft):
             _to_disk(path)
         draft.rename(final)                   # from here on, it exists
@@ -346,13 +353,19 @@ def save_checkpoint(
     except (OSError, SafetensorError, RuntimeError) as problem:
         shutil.rmtree(draft, ignore_errors=True)
         last = checkpoints(folder)[-1:]
+        reason = problem.__context__ or problem     # torch hides the disk's
         raise TrainingError(
-            f"{final} could not be written: {str(problem).splitlines()[0]}. "
-            f"The last good checkpoint is {last[0] if last else 'none'}; make "
+            f"{final} could not be written: {_first_line(reason)}. The "
+            f"last good checkpoint is {last[0] if last else 'none'}; make "
             "room, and go on with --resume") from problem
     return final
 
 # %% ../notebooks/13_training.ipynb #b0971d21
+def _first_line(problem: Exception) -> str:
+    """What an exception says, in a line."""
+    return (str(problem) or type(problem).__name__).splitlines()[0]
+
+
 def _to_disk(path: Path) -> None:
     """Wait until a file or folder is on the disk, not only on its way."""
     handle = os.open(path, os.O_RDONLY)
@@ -370,7 +383,9 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def prune(folder: Path, keep: int, best_step: int = 0) -> None:
-    """Remove all checkpoints but the last ``keep`` and the best."""
+    """Remove all checkpoints but the last ``keep`` and the best, and drafts."""
+    for path in folder.glob(".draft-*"):
+        shutil.rmtree(path, ignore_errors=True)
     for path in checkpoints(folder)[:-keep]:
         if path.name != f"step-{best_step}":
             path = path.rename(folder / f".draft-{path.name}")
@@ -380,15 +395,26 @@ def prune(folder: Path, keep: int, best_step: int = 0) -> None:
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
     """Read a checkpoint's parameters into a model of the same sizes."""
     weights = _read_weights(checkpoint)
-    wanted = {name: tuple(p.shape) for name, p in model.state_dict().items()}
-    found = {name: tuple(p.shape) for name, p in weights.items()}
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            raise ValueError(f"{checkpoint}: {name} is {found.get(name)}, but "
-                             f"the model has {wanted.get(name)}")
+    _check_shapes(checkpoint, weights, "the model", model.state_dict())
     model.load_state_dict(weights)
 
 
+def load_checkpoint(
+    checkpoint: Path, model: Transformer, optimizer: NoamOptimizer,
+    settings: dict,
+) -> Progress:
+    """Bring model and optimizer to where a checkpoint was written."""
+    weights, state = _read_weights(checkpoint), _read_state(checkpoint)
+    _check_shapes(checkpoint, weights, "the model", model.state_dict())
+    for name, value in settings.items():
+        if (stored := state["settings"].get(name)) != value:
+            raise ValueError(f"{name}: {value}, but {checkpoint} was trained "
+                             f"with {stored}; start a new run for another")
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(state["optimizer"])
+    return state["progress"]
+
+# %% ../notebooks/13_training.ipynb #172fbc48
 def _read_weights(checkpoint: Path) -> dict[str, Tensor]:
     """The parameters of a checkpoint, by name."""
     file = checkpoint / "model.safetensors"
@@ -398,26 +424,38 @@ def _read_weights(checkpoint: Path) -> dict[str, Tensor]:
         raise ValueError(f"{file}: cannot be read: {problem}") from None
 
 
-def load_checkpoint(
-    checkpoint: Path, model: Transformer, optimizer: NoamOptimizer,
-    settings: dict,
-) -> Progress:
-    """Bring model and optimizer to where a checkpoint was written."""
-    load_weights(model, checkpoint)
-    state = torch.load(checkpoint / "training.pt", weights_only=True,
-                       map_location="cpu")
-    for name, value in settings.items():
-        if (stored := state["settings"].get(name)) != value:
-            raise ValueError(f"{name}: {value}, but {checkpoint} was trained "
-                             f"with {stored}; start a new run for another")
-    optimizer.load_state_dict(state["optimizer"])
-    return Progress(**state["progress"])
+def _read_state(checkpoint: Path) -> dict:
+    """Progress, settings and optimizer's state; numbers, and never code."""
+    file = checkpoint / "training.pt"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")     # of what is refused below
+            state = torch.load(file, weights_only=True, map_location="cpu")
+        return {"progress": Progress(**state["progress"]),
+                "settings": state["settings"], "optimizer": state["optimizer"]}
+    except Exception as problem:                # torch is not more precise
+        raise ValueError(f"{file}: cannot be read: {_first_line(problem)}"
+                         ) from None
 
-# %% ../notebooks/13_training.ipynb #172fbc48
-# What may change when a run goes on: how long, how cut, how often, how shown.
+
+def _check_shapes(
+    checkpoint: Path, weights: dict[str, Tensor], other: str,
+    wanted: dict[str, Tensor],
+) -> None:
+    """Refuse parameters of other names or sizes than something else has."""
+    for name in sorted(weights.keys() | wanted.keys()):
+        here, there = (tuple(w[name].shape) if name in w else "missing"
+                       for w in (weights, wanted))
+        if here != there:
+            raise ValueError(f"{checkpoint}: {name} is {here}, but in {other} "
+                             f"it is {there}")
+
+# %% ../notebooks/13_training.ipynb #0e7a15a6
+# What may change when a run goes on: how long, how cut, how often, how shown,
+# and what helps against a loss that is not finite.
 _FREE = ("steps", "accumulate", "precision", "compile", "log_every",
          "validate_every", "patience", "checkpoint_every", "keep", "workers",
-         "tensorboard")
+         "tensorboard", "factor", "clip")
 
 
 def _settings(
@@ -454,8 +492,15 @@ class Journal:
 
     def write(self, row: dict) -> None:
         """Add one line."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise TrainingError(
+                f"{self.path} could not be written: {problem.strerror}. Make "
+                "room, and go on with --resume") from problem
         if self.board:
             for name in row.keys() - {"step", "gpus"}:
                 self.board.add_scalar(name, row[name], row["step"])
@@ -475,13 +520,17 @@ def read_metrics(folder: Path) -> list[dict]:
 # %% ../notebooks/13_training.ipynb #efe4b04a
 def gpu_readings() -> list[dict[str, float]]:
     """Load (0 to 1) and memory (MiB) of each GPU, as nvidia-smi tells it."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # distutils
-        import GPUtil
-    return [{"gpu": gpu.id, "load": gpu.load, "used": gpu.memoryUsed,
-             "memory": gpu.memoryTotal} for gpu in GPUtil.getGPUs()]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # distutils
+            import GPUtil
+        gpus = GPUtil.getGPUs()
+    except (ImportError, ValueError, IndexError):   # a courtesy, not a duty
+        return []
+    rows = [{"gpu": gpu.id, "load": gpu.load, "used": gpu.memoryUsed,
+             "memory": gpu.memoryTotal} for gpu in gpus]
+    return [{name: None if math.isnan(value) else value
+             for name, value in row.items()} for row in rows]
 
 # %% ../notebooks/13_training.ipynb #f84e4c30
 @contextmanager
@@ -508,6 +557,7 @@ def train(
     model: Transformer, pairs: Pairs, valid: Pairs | None,
     config: TrainingConfig, folder: Path, resume: bool = False,
     worker: Worker = ALONE, show: bool = True,
+    begun: Callable[[], None] | None = None,
 ) -> Progress:
     """Train a model; leave ``metrics.jsonl`` and ``checkpoints`` in a folder.
 
@@ -520,15 +570,19 @@ def train(
         resume: Whether to go on from the last checkpoint, if there is one.
         worker: Which of several processes this is.
         show: Whether to show a progress bar.
+        begun: Called by worker 0 once it is clear that the run can begin.
 
     Returns:
         How far the run has come.
     """
+    _check_lengths(pairs, valid, config)
     learner = Learner(model.to(worker.device).train(), config.label_smoothing)
     optimizer = NoamOptimizer(model.parameters(), model.config.d_model,
                               config.warmup, config.factor)
     settings = _settings(model, pairs, config)
     progress = _begin(folder, model, optimizer, settings, resume)
+    if begun and worker.rank == 0:
+        begun()
     stepper, bf16 = _wrap(learner, config, worker), _use_bf16(config, worker)
     diary = _Diary(folder, progress, config, worker, show)
     with noticing_signals() as stop, diary:
@@ -542,8 +596,9 @@ def train(
             progress.count(sums, parts[0].tokens)
             diary.note(optimizer.rate, norm)
             if valid is not None and progress.due(config.validate_every):
-                scores = validate(learner, valid, config.batch_tokens, bf16,
-                                  worker)
+                with _explained(folder, progress, [], worker):
+                    scores = validate(learner, valid, config.batch_tokens,
+                                      bf16, worker)
                 progress.judge(scores["valid_nll"])
                 diary.write(scores)
             leaving = worker.any(stop.is_set())
@@ -562,23 +617,18 @@ def _explained(
     folder: Path, progress: Progress, parts: Sequence[Batch], worker: Worker
 ) -> Iterator[None]:
     """Turn what can go wrong in an update into advice."""
-    where = f"update {progress.step + 1}"
+    where = f"update {progress.step + bool(parts)}"
     try:
         yield
     except FloatingPointError as problem:
-        file = folder / (f"bad-batch-{progress.step + 1}"
-                         f"-rank-{worker.rank}.safetensors")
-        save_file({f"{side}.{i}": getattr(part, side).contiguous()
-                   for i, part in enumerate(parts)
-                   for side in ("src", "tgt")}, file)
+        kept = _keep_batch(folder, progress, parts, worker)
         raise TrainingError(
-            f"{where}: {problem}. It changed nothing, and its batch is in "
-            f"{file}. Try a smaller factor, a longer warm-up, or clip, and go "
-            "on from the last checkpoint") from None
+            f"{where}: {problem}. {kept}Go on with --resume and a smaller "
+            "factor, or clip; or start anew with a longer warm-up") from None
     except torch.OutOfMemoryError as problem:
         raise TrainingError(
-            f"{where}: no memory left on {worker.device} for a part of shape "
-            f"{tuple(parts[0].tgt.shape)}. Go on with --resume and a larger "
+            f"{where}: no memory left on {worker.device} for parts of "
+            f"{[tuple(part.tgt.shape) for part in parts]}. Go on with --resume and a larger "
             "accumulate: it cuts the same batch into more parts") from problem
     except RuntimeError as problem:
         if worker.world == 1 or not _lost_contact(problem):
@@ -587,6 +637,20 @@ def _explained(
             f"{where}: worker {worker.rank} of {worker.world} lost contact "
             "with the others; look for the first error among them, and go on "
             "with --resume") from problem
+
+
+def _keep_batch(
+    folder: Path, progress: Progress, parts: Sequence[Batch], worker: Worker
+) -> str:
+    """Save the parts of a batch, if there are any, and say where."""
+    if not parts:
+        return ""
+    file = folder / (f"bad-batch-{progress.step + 1}"
+                     f"-rank-{worker.rank}.safetensors")
+    save_file({f"{side}.{i}": getattr(part, side).contiguous()
+               for i, part in enumerate(parts)
+               for side in ("src", "tgt")}, file)
+    return f"It changed nothing, and its batch is in {file}. "
 
 
 def _lost_contact(problem: RuntimeError) -> bool:
@@ -607,6 +671,20 @@ def _begin(
     if not there:
         return Progress()
     return load_checkpoint(there[-1], model, optimizer, settings)
+
+
+def _check_lengths(
+    pairs: Pairs, valid: Pairs | None, config: TrainingConfig
+) -> None:
+    """Refuse a batch that a sentence does not fit into, before hours pass."""
+    for what, part in (("train", pairs), ("validate", valid)):
+        if part is not None:
+            longest = 1 + int(max(part.source_lengths.max(),
+                                  part.target_lengths.max()))
+            if longest > config.batch_tokens:
+                raise ValueError(
+                    f"batch_tokens: {config.batch_tokens}, expected at least "
+                    f"{longest}, the longest sentence to {what} on")
 
 
 def _use_bf16(config: TrainingConfig, worker: Worker) -> bool:
@@ -678,17 +756,24 @@ class _Diary(AbstractContextManager):
             print(f"update {now.step:,}:", *(f"{k} {v}" for k, v in
                                              shown.items()), flush=True)
 
-# %% ../notebooks/13_training.ipynb #c923644a
+# %% ../notebooks/13_training.ipynb #38aa3f60
 def average_checkpoints(found: Sequence[Path], file: Path) -> None:
     """Write the mean of the checkpoints' parameters to a file."""
+    if not found:
+        raise ValueError("found: no checkpoints, expected at least one")
     sums: dict[str, Tensor] = {}
     for checkpoint in found:
         weights = _read_weights(checkpoint)
-        if sums and weights.keys() != sums.keys():
-            raise ValueError(f"{checkpoint}: other parameters than {found[0]}")
+        if sums:
+            _check_shapes(checkpoint, weights, str(found[0]), sums)
         for name, tensor in weights.items():
             sums[name] = sums.get(name, 0) + tensor.double() / len(found)
     draft = file.with_name(f".{file.name}")
-    save_file({name: tensor.float() for name, tensor in sums.items()}, draft,
-              {"averaged": " ".join(path.name for path in found)})
-    draft.replace(file)
+    try:
+        save_file({name: mean.float() for name, mean in sums.items()}, draft,
+                  {"averaged": " ".join(path.name for path in found)})
+        draft.replace(file)
+    except (OSError, SafetensorError) as problem:
+        draft.unlink(missing_ok=True)
+        raise TrainingError(f"{file} could not be written: "
+                            f"{_first_line(problem)}") from problem

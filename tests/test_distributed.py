@@ -1,0 +1,358 @@
+"""Several workers train as one would; run by torchrun, this file is a worker.
+
+``torchrun tests/test_distributed.py FOLDER KILL`` leaves in FOLDER what the
+tests below look at, and worker 1 kills itself in its first life: before the
+update KILL of the second training.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from transformer_annotated import training
+from transformer_annotated.batching import Batches
+from transformer_annotated.distributed import restarted, setup
+from transformer_annotated.model import Transformer, TransformerConfig
+from transformer_annotated.training import (
+    ALONE,
+    Learner,
+    TrainingConfig,
+    TrainingError,
+    Worker,
+    checkpoints,
+    read_metrics,
+    train,
+    validate,
+)
+
+ROOT = Path(__file__).parent.parent
+VOCABULARY, BATCH_TOKENS = 20, 48
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")
+
+
+class Copies:
+    """Random sentences to be copied, the first as long as a whole batch."""
+
+    def __init__(self, seed: int, count: int = 60):
+        """Draw as many as asked for, always the same."""
+        chance = np.random.default_rng(seed)
+        lengths = chance.integers(2, 12, count)
+        lengths[0] = BATCH_TOKENS - 1
+        self.rows = [chance.integers(4, VOCABULARY, n) for n in lengths]
+        self.source_lengths = self.target_lengths = lengths
+
+    def source(self, i):
+        """Ids of a sentence."""
+        return self.rows[i]
+
+    target = source
+
+
+def config(**changes):
+    """Twenty updates, each worker's share in two parts."""
+    return TrainingConfig(
+        **{
+            "steps": 20,
+            "batch_tokens": BATCH_TOKENS,
+            "accumulate": 2,
+            "warmup": 10,
+            "precision": "float32",
+            "log_every": 1,
+            "validate_every": 10,
+            "checkpoint_every": 5,
+            **changes,
+        }
+    )
+
+
+def new_model():
+    """A small model without dropout; each worker draws its own values."""
+    sizes = TransformerConfig(
+        VOCABULARY, layers=1, d_model=16, d_ff=32, heads=2, dropout=0.0
+    )
+    return Transformer(sizes)
+
+
+def learn(folder, worker, resume=False):
+    """Train, and give back the model."""
+    model = new_model()
+    pairs, valid = Copies(0), Copies(1, count=7)
+    train(model, pairs, valid, config(), folder, resume, worker, show=False)
+    return model
+
+
+def work(folder: Path, kill: int) -> None:
+    """What a worker does, from beginning to end, in either of its lives."""
+    with setup() as worker:
+        if not restarted():
+            torch.manual_seed(worker.rank)  # others must not matter
+            model = learn(folder / f"run-{worker.rank}", worker)
+            numbers = torch.tensor([1.0, 10.0 * worker.rank])
+            flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+            answers = {
+                "rank": worker.rank,
+                "world": worker.world,
+                "device": str(worker.device),
+                "backend": dist.get_backend(),
+                "total": worker.total(numbers).tolist(),
+                "any": [worker.any(worker.rank == 1), worker.any(False)],
+                "same": torch.equal(worker.total(flat.clone()), 2 * flat),
+                "valid": validate(
+                    Learner(model), Copies(2, 7), BATCH_TOKENS, worker=worker
+                ),
+            }
+            file = folder / f"answers-{worker.rank}.json"
+            file.write_text(json.dumps(answers))
+            if worker.rank == 1:
+                die_before(kill)
+        torch.manual_seed(0)
+        learn(folder / "shared", worker, resume=restarted())
+
+
+def die_before(number: int) -> None:
+    """From now on, this process does not survive its next updates."""
+    count, update = iter(range(1, number + 1)), training.update
+
+    def fatal(*arguments):
+        if next(count) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return update(*arguments)
+
+    training.update = fatal
+
+
+def torchrun(folder, restarts, kill):
+    """Run this file in two processes, and wait for their end."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "--max-restarts", str(restarts)]
+    clean = {k: v for k, v in os.environ.items() if k not in TORCHRUN}
+    return subprocess.run(
+        [*command, __file__, str(folder), str(kill)],
+        env={**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The folder of two workers, who were started anew once."""
+    folder = tmp_path_factory.mktemp("two")
+    done = torchrun(folder, restarts=1, kill=13)
+    assert done.returncode == 0, done.stderr
+    assert "exitcode: -9" in done.stderr  # it was killed indeed
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The folder of one worker, and its model."""
+    folder = tmp_path_factory.mktemp("alone")
+    torch.manual_seed(0)
+    return folder, learn(folder, ALONE)
+
+
+@pytest.fixture
+def answers(two):
+    """What the two workers have to say."""
+    return [
+        json.loads((two / f"answers-{rank}.json").read_text())
+        for rank in range(2)
+    ]
+
+
+def losses(folder):
+    """The numbers of a run by update, without those of the clock."""
+    rows = [r for r in read_metrics(folder) if "loss" in r]
+    assert [row["step"] for row in rows] == list(range(1, 21))
+    keys = ("loss", "nll", "rate", "gradient", "tokens", "epoch")
+    return {key: [row[key] for row in rows] for key in keys}
+
+
+def test_batches_are_hard_to_share():
+    """The twenty updates include a batch of one row, for four parts."""
+    rows = [len(b) for b in Batches(Copies(0), BATCH_TOKENS).rows]
+    assert len(rows) < 20  # all of them are used
+    assert 1 in rows
+    assert max(rows) > 4
+
+
+def test_workers_know_their_place(answers):
+    """Two processes are rank 0 and 1 of 2, on CPUs that talk by gloo."""
+    for rank, answer in enumerate(answers):
+        assert (answer["rank"], answer["world"]) == (rank, 2)
+        assert (answer["device"], answer["backend"]) == ("cpu", "gloo")
+
+
+def test_totals_are_over_all_workers(answers):
+    """Both get the sum of their numbers, and know of the other's flag."""
+    for answer in answers:
+        assert answer["total"] == [2.0, 10.0]
+        assert answer["any"] == [True, False]
+
+
+def test_two_workers_train_as_one(two, alone):
+    """Twenty updates have the same losses, gradients and learning rates."""
+    ours, expected = losses(two / "run-0"), losses(alone[0])
+    for key, numbers in expected.items():
+        assert ours[key] == pytest.approx(numbers, rel=1e-5, abs=1e-5), key
+    assert expected["loss"][-1] < expected["loss"][0] - 0.5  # it learns
+
+
+def test_workers_end_with_the_same_parameters(answers):
+    """To the last bit, although each had drawn other initial values."""
+    assert all(answer["same"] for answer in answers)
+
+
+def test_only_the_first_worker_writes(two):
+    """Each had a folder of its own to write to; one of them did."""
+    assert len(checkpoints(two / "run-0" / "checkpoints")) == 4
+    assert not (two / "run-1").exists()
+
+
+def test_two_workers_validate_as_one(answers, two):
+    """Also when a batch has one row, and the other worker has none."""
+    rows = [len(b) for b in Batches(Copies(2, 7), BATCH_TOKENS).rows]
+    assert 1 in rows
+    model = new_model()
+    training.load_weights(model, checkpoints(two / "run-0/checkpoints")[-1])
+    expected = validate(Learner(model), Copies(2, 7), BATCH_TOKENS)
+    for answer in answers:
+        assert answer["valid"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_killed_worker_costs_nothing(two):
+    """Killed before update 13 and restarted, the run ends like the other."""
+    assert losses(two / "shared") == losses(two / "run-0")
+    last = [
+        checkpoints(two / run / "checkpoints")[-1] / "model.safetensors"
+        for run in ("shared", "run-0")
+    ]
+    assert last[0].read_bytes() == last[1].read_bytes()
+
+
+def test_without_restarts_the_others_say_what_happened(tmp_path):
+    """The launcher fails, and the survivor has lost contact."""
+    done = torchrun(tmp_path, restarts=0, kill=3)
+    assert done.returncode != 0
+    assert "update 3: worker 0 of 2 lost contact" in done.stderr
+    assert not checkpoints(tmp_path / "shared" / "checkpoints")
+
+
+def test_alone_without_torchrun(monkeypatch):
+    """A process that torchrun has not started is the only one."""
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    with setup() as worker:
+        assert worker == Worker(0, 1, worker.device)
+        assert worker.any(True)
+        assert not worker.any(False)
+        assert worker.total(torch.ones(2)).tolist() == [1, 1]
+    assert not dist.is_initialized()
+    assert not restarted()
+
+
+@pytest.mark.parametrize(("count", "expected"), [("0", False), ("2", True)])
+def test_restarted_reads_what_torchrun_counts(monkeypatch, count, expected):
+    """The first start is number 0."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
+    assert restarted() is expected
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """A machine that seems to have two GPUs; what is asked of torch."""
+    calls, table = [], dist.HashStore()
+    monkeypatch.setattr(
+        dist, "rendezvous", lambda *a, **k: iter([(table, 0, 1)])
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    monkeypatch.setattr(
+        dist, "init_process_group", lambda *a, **k: calls.append((a, k))
+    )
+    monkeypatch.setattr(
+        dist, "destroy_process_group", lambda: calls.append("end")
+    )
+    return calls
+
+
+def place(monkeypatch, rank, world, local):
+    """Set torchrun's variables; ``None`` = leave it out."""
+    for name, value in zip(TORCHRUN, (rank, world, local), strict=False):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, str(value))
+
+
+def test_each_worker_has_a_gpu_of_its_own(monkeypatch, gpus):
+    """Worker 9 of 16 is the second of its machine: cuda:1, by NCCL."""
+    place(monkeypatch, 9, 16, 1)
+    with setup(minutes=3) as worker:
+        assert worker == Worker(9, 16, torch.device("cuda:1"))
+    device, (names, options), end = gpus
+    assert device == torch.device("cuda:1")
+    assert names == ("nccl",)
+    assert isinstance(options.pop("store"), dist.PrefixStore)
+    assert options == {
+        "rank": 9,
+        "world_size": 16,
+        "timeout": timedelta(minutes=3),
+        "device_id": device,
+    }
+    assert end == "end"
+
+
+def test_workers_do_not_meet_those_of_an_earlier_life(monkeypatch, gpus):
+    """What was left in torchrun's table before a restart is not found."""
+    place(monkeypatch, 0, 2, 0)
+    stores = []
+    for life in ("0", "1", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", life)
+        with setup():
+            stores.append(gpus[-1][1]["store"])
+    stores[0].set("address", "of a dead worker")
+    assert stores[0].check(["address"])
+    assert not stores[1].check(["address"])
+    stores[1].set("address", "of a living one")
+    assert stores[2].get("address") == b"of a living one"
+
+
+def test_a_worker_that_failed_does_not_wait_for_the_others(monkeypatch, gpus):
+    """After an error the group is left as it is; to end it might hang."""
+    place(monkeypatch, 0, 2, 0)
+    with pytest.raises(TrainingError, match="enough"), setup():
+        raise TrainingError("enough")
+    assert "end" not in gpus
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ((0, None, 0), "WORLD_SIZE: None, expected a number beside RANK"),
+        ((0, 2, "x"), "LOCAL_RANK: 'x', expected a number"),
+        ((2, 3, 2), "--nproc-per-node: more than 2, but this machine has 2"),
+    ],
+)
+def test_what_does_not_fit_is_named(monkeypatch, gpus, variables, message):
+    """Missing variables, and more processes than GPUs."""
+    place(monkeypatch, *variables)
+    with pytest.raises(ValueError, match=message), setup():
+        pass
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]), int(sys.argv[2]))
