@@ -15,6 +15,7 @@ MATRICES = {0: torch.eye(2), 10: 2 * torch.eye(2)}
 STEPS = [("first", "source", WEIGHTS[0]), ("then", "source", 9 * WEIGHTS[1])]
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 IDS = torch.tensor([[5, 2], [2, 0]])
+PLAN = {"model": "base", "gpu": "P100", "work": 3.6e18, "peak": 1e13}
 SIZES = [{"way": "a", "tokens": 2.0, "pairs": 3}] * 2
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
@@ -32,6 +33,10 @@ CHARTS = {
     "count_chart": lambda: charts.count_chart(COUNTS),
     "batch_map": lambda: charts.batch_map({"one": (IDS, IDS[:, :1])}),
     "batch_sizes": lambda: charts.batch_sizes(SIZES, max_tokens=12),
+    "ring_map": lambda: charts.ring_map(torch.tensor([[[1, 1]] * 2] * 3)),
+    "hours_chart": lambda: charts.hours_chart(
+        [PLAN], [{"model": "base", "gpu": "P100", "hours": 12}]
+    ),
 }
 
 
@@ -130,3 +135,31 @@ def test_batch_sizes_draws_the_budget():
     line, points = CHARTS["batch_sizes"]().to_dict()["layer"]
     assert line["data"]["values"] == [{"tokens": 2, "pairs": 6.0}]
     assert points["data"]["values"] == SIZES
+
+
+def test_ring_map_has_a_step_for_each_state():
+    """A slider from before the first step to after the last."""
+    counts = torch.stack([torch.eye(2) + step for step in range(3)])
+    chart = charts.ring_map(counts).to_dict()
+    assert chart["params"][0]["bind"]["max"] == 2
+    rows = (
+        chart["layer"][0]["data"]["values"]
+        if "data" in chart["layer"][0]
+        else chart["data"]["values"]
+    )
+    drawn = torch.zeros_like(counts)
+    for row in rows:
+        drawn[row["step"], row["worker"], row["chunk"]] = row["summands"]
+    assert torch.equal(drawn, counts)
+
+
+def test_hours_chart_divides_work_by_speed():
+    """3.6e18 operations at 35 % of 1e13 on 8 GPUs are 35.7 hours."""
+    spec = CHARTS["hours_chart"]().to_dict()
+    svg = vl_convert.vegalite_to_svg(spec)
+    assert "36 h" in svg
+    assert {p["name"]: p["value"] for p in spec["params"]} == {
+        "used": 35,
+        "doublings": 3,
+    }
+    assert spec["layer"][2]["data"]["values"][0]["hours"] == 12
