@@ -4,6 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'piece_map', 'alignment_chart', 'slice_map', 'batch_map', 'batch_sizes', 'noam_chart', 'dropout_map', 'stack_map', 'target_bars', 'penalty_chart', 'calibration_chart', 'bars']
+__all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'curves', 'heat_map', 'sharpness', 'score_map', 'word_map', 'position_map', 'waves', 'clocks', 'shift_map', 'walk_map', 'count_chart', 'piece_map', 'batch_map', 'batch_sizes', 'noam_chart', 'ring_map', 'hours_chart']
 
 # %% ../notebooks/00_reading.ipynb #eaafce88
 import json
@@ -915,3 +916,92 @@ def bars(rows: Sequence[dict], x: str, y: str) -> alt.Chart:
         text=alt.Text(x, type="quantitative"))
     return (base.mark_bar(color=BLUE) + number).properties(
         width="container", height=28 * len(rows))
+# %% ../notebooks/14_distributed.ipynb #9da22a6e
+def ring_map(counts: Tensor) -> alt.LayerChart:
+    """Draw how many summands each chunk holds; a slider chooses the step.
+
+    Args:
+        counts: Summands ``(steps + 1, workers, chunks)``.
+    """
+    last, workers = len(counts) - 1, counts.size(1)
+    rows = [
+        {"step": step, "worker": worker, "chunk": chunk, "summands": summands}
+        for step, held in enumerate(counts.int().tolist())
+        for worker, line in enumerate(held)
+        for chunk, summands in enumerate(line)
+    ]
+    step = alt.param(name="step", value=0, bind=alt.binding_range(
+        min=0, max=last, step=1, name="step "))
+    title = {"expr": "step == 0 ? 'before the first step' : 'after step ' + "
+                     f"step + (step <= {last // 2} ? ', adding up' : "
+                     "', passing on')"}
+    bare = {"ticks": False, "domain": False, "labelAngle": 0}
+    cells = (
+        alt.Chart(alt.Data(values=rows), title=alt.Title(title, anchor="start"))
+        .transform_filter(alt.datum.step == step)
+        .encode(
+            alt.X("chunk:O").axis(**bare), alt.Y("worker:O").axis(**bare),
+            tooltip=["worker:O", "chunk:O", "summands:Q"],
+        )
+        .add_params(step)
+    )
+    colour = (
+        alt.Color("summands:Q", title="summands")
+        .scale(domain=[0, workers], range=[f"{BLUE}00", BLUE])   # from clear
+        .legend(None)
+    )
+    box = cells.mark_rect(stroke="#8884").encode(colour)
+    return (box + cells.mark_text(fontSize=13).encode(text="summands:Q")
+            ).properties(width=260, height=200)
+
+# %% ../notebooks/14_distributed.ipynb #f8e81669
+def hours_chart(rows: Sequence[dict], paper: Sequence[dict]) -> alt.LayerChart:
+    """Draw hours of training by GPU; sliders set how many, and how well used.
+
+    Args:
+        rows: A dict for each point: ``model``, ``gpu``, its ``peak`` and the
+            ``work`` of the whole training, in operations.
+        paper: The same with ``hours`` in place of ``peak`` and ``work``.
+    """
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    used = alt.param(name="used", value=35, bind=alt.binding_range(
+        min=10, max=60, step=5, name="share of the peak (%) "))
+    doublings = alt.param(name="doublings", value=3, bind=alt.binding_range(
+        min=0, max=5, step=1, name="log₂ GPUs "))
+    title = {"expr": "pow(2, doublings) + (doublings ? ' GPUs' : ' GPU') + "
+                     "' at ' + used + ' % of the peak'"}
+    x = (
+        alt.X("hours:Q", title="hours (logarithmic)")
+        .scale(type="log", domain=[0.01, 10_000])
+        .axis(values=[0.01, 0.1, 1, 10, 100, 1000, 10_000], format="~g",
+              labelOverlap="greedy")
+    )
+    colour = (
+        alt.Color("model:N", title=None)
+        .scale(domain=models, range=[BLUE, ORANGE])
+        .legend(orient="top", symbolType="circle")
+    )
+    where = alt.Y("gpu:N", sort=None, title=None)
+    points = (
+        alt.Chart(alt.Data(values=list(rows)))
+        .transform_calculate(
+            hours="datum.work / (datum.peak * used / 100 * pow(2, doublings))"
+                  " / 3600")
+        .transform_calculate(
+            label="datum.hours >= 72 ? format(datum.hours / 24, '.2~r') + ' d'"
+                  " : datum.hours >= 1 ? format(datum.hours, '.2~r') + ' h'"
+                  " : format(datum.hours * 60, '.2~r') + ' min'")
+        .encode(x, where, colour,
+                tooltip=["model:N", "gpu:N", alt.Tooltip("label:N",
+                                                         title="takes")])
+        .add_params(used, doublings)
+    )
+    known = (
+        alt.Chart(alt.Data(values=list(paper)))
+        .mark_point(shape="diamond", size=130, strokeWidth=2)
+        .encode(x, where, colour, tooltip=["model:N", "gpu:N", "hours:Q"])
+    )
+    labels = points.mark_text(dy=-13).encode(text="label:N")
+    return (points.mark_circle(size=90, opacity=1) + labels + known).properties(
+        width="container", height=250,
+        title=alt.Title(title, anchor="start"))
