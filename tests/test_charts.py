@@ -23,6 +23,7 @@ LINKS = {
 }
 COUNTS = [{"model": "base", "ours": 63.0, "paper": 65}]
 IDS = torch.tensor([[5, 2], [2, 0]])
+PLAN = {"model": "base", "gpu": "P100", "work": 3.6e18, "peak": 1e13}
 SIZES = [{"way": "a", "tokens": 2.0, "pairs": 3}] * 2
 PARTS = [
     ("encoder", "in", "x"),
@@ -58,6 +59,10 @@ CHARTS = {
     "noam_chart": charts.noam_chart,
     "bars": lambda: charts.bars(BARS, "hours", "run"),
     "calibration_chart": lambda: charts.calibration_chart({"512": SURE}),
+    "ring_map": lambda: charts.ring_map(torch.tensor([[[1, 1]] * 2] * 3)),
+    "hours_chart": lambda: charts.hours_chart(
+        [PLAN], [{"model": "base", "gpu": "P100", "hours": 12}]
+    ),
 }
 
 
@@ -278,3 +283,29 @@ def test_noam_chart_marks_the_peak():
     at = {s["as"]: eval(s["calculate"], names) for s in point["transform"]}
     assert at["step"] == 900
     assert at["rate"] == pytest.approx(noam_rate(900, 256, 900, 3))
+def test_ring_map_has_a_step_for_each_state():
+    """A slider from before the first step to after the last."""
+    counts = torch.stack([torch.eye(2) + step for step in range(3)])
+    chart = charts.ring_map(counts).to_dict()
+    assert chart["params"][0]["bind"]["max"] == 2
+    rows = (
+        chart["layer"][0]["data"]["values"]
+        if "data" in chart["layer"][0]
+        else chart["data"]["values"]
+    )
+    drawn = torch.zeros_like(counts)
+    for row in rows:
+        drawn[row["step"], row["worker"], row["chunk"]] = row["summands"]
+    assert torch.equal(drawn, counts)
+
+
+def test_hours_chart_divides_work_by_speed():
+    """3.6e18 operations at 35 % of 1e13 on 8 GPUs are 35.7 hours."""
+    spec = CHARTS["hours_chart"]().to_dict()
+    svg = vl_convert.vegalite_to_svg(spec)
+    assert "36 h" in svg
+    assert {p["name"]: p["value"] for p in spec["params"]} == {
+        "used": 35,
+        "doublings": 3,
+    }
+    assert spec["layer"][2]["data"]["values"][0]["hours"] == 12

@@ -574,10 +574,22 @@ def test_incomplete_corpora_are_refused(folder, tmp_path):
         write(tmp_path / "multi30k" / "raw" / f"train.{language}", lines)
     with pytest.raises(CorpusError, match="28,999 pairs, expected 29,000"):
         load("multi30k", folder=tmp_path)
+    for language in ("en", "de"):
+        with open(tmp_path / "multi30k/raw" / f"train.{language}", "a") as file:
+            file.write("one more\n")
+    with pytest.raises(CorpusError, match="valid: 0 pairs, expected 1,014"):
+        load("multi30k", folder=tmp_path)
+    for language in ("en", "de"):
+        lines = [f"{language} {i}" for i in range(1_014)]
+        write(tmp_path / "multi30k" / "raw" / f"val.{language}", lines)
+    assert list(load("multi30k", folder=tmp_path).splits) == ["train", "valid"]
+    (tmp_path / "multi30k" / "raw" / "val.de").unlink()
+    with pytest.raises(CorpusError, match=r"val\.de: no such file"):
+        load("multi30k", folder=tmp_path)
     (tmp_path / "multi30k" / "raw" / "train.de").unlink()
     with pytest.raises(CorpusError, match=r"train\.de: no such file"):
         load("multi30k", folder=tmp_path)
-    with pytest.raises(CorpusMissing, match=r"wmt14-en-de/train\.en"):
+    with pytest.raises(CorpusMissing, match="not found; put wmt14-en-de/train"):
         load("wmt14-en-de", folder=folder)
 
 
@@ -659,6 +671,7 @@ def test_multi30k_and_tatoeba_on_the_hub(monkeypatch, tmp_path):
     corpus = load("multi30k")
     assert asked[0][0] == ("bentrevett/multi30k", None)
     assert corpus.splits["test"][1] == ("two", "")
+    assert list(corpus.splits["test"]) == [("one", "eins"), ("two", "")]
     with pytest.raises(CorpusMissing, match="multi30k/tok/train"):
         load("multi30k", variant="tok")
     rows = [{"english": f"o {i}", "non_english": f"e {i}"} for i in range(40)]
@@ -949,6 +962,13 @@ def test_starts_that_do_not_fit_are_damage(tmp_path):
     starts = np.load(folder / "source_starts.npy")
     for wrong in (starts[:-1], starts + 1):
         np.save(folder / "source_starts.npy", wrong)
+        with pytest.raises(CorpusError, match="damaged"):
+            EncodedPairs.open(folder)
+    np.save(folder / "source_starts.npy", starts)
+    assert len(EncodedPairs.open(folder)) == 3
+    about = json.loads((folder / "about.json").read_text())
+    for wrong in ({"pairs": 2}, {"pairs": None}, {"pairs": "3"}):
+        (folder / "about.json").write_text(json.dumps(about | wrong))
         with pytest.raises(CorpusError, match="damaged"):
             EncodedPairs.open(folder)
 

@@ -20,8 +20,13 @@ import torch.distributed as dist
 
 from transformer_annotated import training
 from transformer_annotated.batching import Batches
-from transformer_annotated.distributed import restarted, setup
-from transformer_annotated.model import Transformer, TransformerConfig
+from transformer_annotated.distributed import restarted, setup, step_flops
+from transformer_annotated.model import (
+    Transformer,
+    TransformerConfig,
+    parameter_count,
+)
+from transformer_annotated.recipe import read_recipe
 from transformer_annotated.training import (
     ALONE,
     Learner,
@@ -64,7 +69,7 @@ def config(**changes):
             "steps": 20,
             "batch_tokens": BATCH_TOKENS,
             "accumulate": 2,
-            "warmup": 10,
+            "warmup": 100,
             "precision": "float32",
             "log_every": 1,
             "validate_every": 10,
@@ -207,7 +212,8 @@ def test_two_workers_train_as_one(two, alone):
     ours, expected = losses(two / "run-0"), losses(alone[0])
     for key, numbers in expected.items():
         assert ours[key] == pytest.approx(numbers, rel=1e-5, abs=1e-5), key
-    assert expected["loss"][-1] < expected["loss"][0] - 0.5  # it learns
+    first, last = expected["loss"][:5], expected["loss"][-5:]
+    assert sum(last) < sum(first) - 1  # it learns
 
 
 def test_workers_end_with_the_same_parameters(answers):
@@ -352,6 +358,40 @@ def test_what_does_not_fit_is_named(monkeypatch, gpus, variables, message):
     place(monkeypatch, *variables)
     with pytest.raises(ValueError, match=message), setup():
         pass
+
+
+SECONDS = {"base": 0.4, "big": 1.0}  # an update on the paper's machine
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "hours", "averaged"),
+    [("base", 100_000, 11.1, 5), ("big", 300_000, 83.3, 20)],
+)
+def test_recipes_take_the_papers_time(name, steps, hours, averaged):
+    """Steps, time at the paper's speed, and a checkpoint each ten minutes."""
+    for pair in ("en-de", "en-fr"):
+        recipe = read_recipe(f"wmt14-{pair}-{name}").training
+        assert (recipe.steps, recipe.batch_tokens) == (steps, 25_000)
+        assert recipe.steps * SECONDS[name] / 3600 == pytest.approx(hours, 0.01)
+        assert recipe.checkpoint_every * SECONDS[name] == 600
+        assert recipe.keep == averaged
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps", "cost", "share"),
+    [
+        (TransformerConfig.base, 1e5, 3.3e18, 0.29),
+        (TransformerConfig.big, 3e5, 2.3e19, 0.42),
+    ],
+)
+def test_operations_beside_the_papers_estimate(sizes, steps, cost, share):
+    """Three times a forward pass, and the shares that the chapter names."""
+    config = sizes(37_000)
+    rule = 6 * parameter_count(config) * 25_000  # forward, and twice back
+    assert step_flops(config) == pytest.approx(rule, rel=0.02)
+    assert step_flops(config) * steps / cost == pytest.approx(share, abs=0.005)
+    assert step_flops(config, 50_000) == 2 * step_flops(config)
+    assert step_flops(config, length=100) > step_flops(config, length=10)
 
 
 if __name__ == "__main__":

@@ -526,8 +526,7 @@ def _local(known: Known, folder: Path, languages: Sequence[str]) -> dict:
     for split, name in known.files.items():
         names = dict.fromkeys(name.format(language) for language in languages)
         files = [_packed(folder / name) for name in names]
-        there = [path.exists() for path in files]
-        if all(there) or (any(there) and not splits):   # or say what is missing
+        if any(path.exists() for path in files):    # or say which is missing
             splits[split] = FilePairs(*files, swap=swap and len(files) == 1)
         elif not splits:
             break
@@ -639,10 +638,10 @@ def _finish(
 ) -> Corpus:
     """Check the number of pairs, hold some out if needed, and cut to size."""
     for split, expected in KNOWN[name].sizes.items():
-        if split in splits and len(splits[split]) != expected:
-            raise CorpusError(f"{name}, {split}: {len(splits[split]):,} pairs, "
-                              f"expected {expected:,}; incomplete, or another "
-                              "version")
+        found = len(splits.get(split, ()))
+        if found != expected and (found or split != "test"):
+            raise CorpusError(f"{name}, {split}: {found:,} pairs, expected "
+                              f"{expected:,}; incomplete, or another version")
     if "valid" not in splits:
         size = 2000 if sizes["valid"] is None else sizes["valid"]
         splits["train"], splits["valid"] = hold_out(splits["train"], size, seed)
