@@ -165,6 +165,15 @@ def assert_same_run(folder, other, step=None):
     assert rows_of(folder) == rows_of(other)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As in the processes below, so that sums are added in the same order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     """A run of twelve updates at once."""
