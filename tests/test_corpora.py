@@ -787,6 +787,19 @@ def test_encoding_in_chunks_loses_nothing(
     assert (encoded.about["empty"], encoded.about["too_long"]) == (empty, long)
 
 
+def test_sides_without_ids_are_empty(tmp_path):
+    """Text of which a tokenizer leaves nothing is as good as none."""
+
+    class Picky(Letters):
+        def encode_batch(self, texts, language=None):
+            return super().encode_batch([t.replace("?", "") for t in texts])
+
+    pairs = [("a", "b"), ("?", "b"), ("a", "??"), ("?", "?")]
+    encoded = encode_pairs(pairs, Picky(), tmp_path / "e", "", "")
+    assert (len(encoded), encoded.about["empty"]) == (1, 3)
+    assert encoded.about["too_long"] == 0
+
+
 def test_too_long_pairs_are_counted(tmp_path):
     """The limit itself fits; a line of a megabyte never meets the tokenizer."""
     pairs = [("abc", "x"), ("abcd", "x"), ("x", "abcd"), ("x", "y" * 10**6)]
