@@ -212,7 +212,7 @@ class _VocabularyLoss(torch.autograd.Function):
 # %% ../notebooks/12_loss.ipynb #d6b37da3
 def vocabulary_loss(
     hidden: Tensor, weight: Tensor, labels: Tensor, epsilon: float = 0.1,
-    pad: int = 0, chunk: int = 256, with_correct: bool = False,
+    pad: int = 0, chunk: int = 512, with_correct: bool = False,
 ) -> Loss:
     """The smoothed loss from hidden vectors: the fast form, for training.
 
