@@ -136,6 +136,7 @@ def test_large_files_are_streamed_and_small_ones_held(tmp_path):
     """One character over the limit, and pairs are read again by each loop."""
     path = write(tmp_path / "a.tsv", ["ab\tc", "d\tef"])  # 6 + 1 for each pair
     assert FilePairs(path, hold=8)._held is not None
+    assert read_files(path)._held is not None
     large = FilePairs(path, hold=7)
     assert large._held is None
     assert list(large) == [("ab", "c"), ("d", "ef")]
