@@ -243,7 +243,6 @@ def test_whole_numbers_do_for_fractions():
     assert TrainingConfig(factor=2, clip=1).factor == 2.0
 
 
-@pytest.mark.xfail(strict=True, reason="R15")
 def test_seeds_that_torch_cannot_take_are_refused_by_name():
     """Torch would say "Overflow when unpacking long" much later."""
     with pytest.raises(ValueError, match=r"^seed: "):
@@ -402,7 +401,6 @@ def test_a_loss_that_is_no_number_changes_nothing(poison):
     assert optimizer.steps == 1
 
 
-@pytest.mark.xfail(strict=True, reason="R13")
 def test_who_goes_on_after_a_bad_batch_is_not_haunted_by_it():
     """Bad gradients are gone before the next update."""
     model = tiny(dropout=0.0)
@@ -485,6 +483,22 @@ def test_validation_of_a_model_that_learned_one_pair():
     assert (alone["valid_exact"], alone["valid_accuracy"]) == (1, 1)
 
 
+@pytest.mark.xfail(strict=True, reason="R21")
+@pytest.mark.parametrize("parts", [2, 5])
+def test_validation_in_parts(parts):
+    """Who has no memory for whole batches gets the same scores in parts."""
+    learner, shapes = Learner(tiny().eval()), []
+    learner.register_forward_pre_hook(
+        lambda _, args: shapes.append(len(args[0]))
+    )
+    whole = validate(learner, VALID, 30)
+    largest = max(shapes)
+    shapes.clear()
+    cut = validate(learner, VALID, 30, accumulate=parts)
+    assert cut == pytest.approx(whole, rel=1e-5)
+    assert max(shapes) == -(-largest // parts)
+
+
 def test_validation_in_bfloat16():
     """The same to a few digits."""
     learner = Learner(tiny().eval())
@@ -495,7 +509,6 @@ def test_validation_in_bfloat16():
     assert coarse["valid_nll"] != fine["valid_nll"]
 
 
-@pytest.mark.xfail(strict=True, reason="R6")
 def test_validation_of_a_hopeless_model():
     """A likelihood beyond what exp can say is still a validation."""
     model = tiny()
@@ -629,13 +642,13 @@ def test_processes_that_prepare_batches_change_nothing(tmp_path, uninterrupted):
 
 
 def test_a_run_learns(tmp_path):
-    """Sixty updates halve the loss, or nearly."""
+    """Forty updates bring the loss down."""
     go(
         tmp_path,
         model=tiny(dropout=0.0),
-        steps=60,
+        steps=40,
         batch_tokens=200,
-        warmup=30,
+        warmup=20,
         factor=0.5,
         valid=None,
     )
@@ -753,6 +766,55 @@ def test_patience_ends_a_run(tmp_path, monkeypatch):
     assert go(tmp_path, resume=True, patience=2).step == 4
 
 
+class Deaf(Worker):
+    """One of two workers, who never hears of the other."""
+
+    def total(self, numbers):
+        """What it has itself."""
+        return numbers
+
+    def any(self, flag):
+        """What it knows itself."""
+        return flag
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_first_worker_writes(tmp_path, monkeypatch, rank, capfd):
+    """Checkpoints, metrics, and what is to be done at the beginning."""
+    monkeypatch.setattr(training, "_wrap", lambda learner, *_: learner)
+    begun, worker = [], Deaf(rank, 2)
+    config = replace(CONFIG, steps=4)
+    folder = tmp_path / "run"
+    train(
+        tiny(),
+        PAIRS,
+        VALID,
+        config,
+        folder,
+        worker=worker,
+        begun=lambda: begun.append(checkpoints(folder / "checkpoints")),
+    )
+    assert begun == ([[]] if rank == 0 else [])
+    assert folder.exists() is (rank == 0)
+    assert (capfd.readouterr().out == "") is (rank == 1)
+
+
+def test_nothing_is_begun_that_is_refused(uninterrupted):
+    """Whoever waits for a beginning does not hear of it."""
+    for resume, changes in ((False, {}), (True, {"seed": 5})):
+        config = replace(CONFIG, steps=14, **changes)
+        with pytest.raises(ValueError, match=r"holds a run|seed"):
+            train(
+                tiny(),
+                PAIRS,
+                VALID,
+                config,
+                uninterrupted,
+                resume,
+                begun=pytest.fail,
+            )
+
+
 def test_a_run_without_validation(tmp_path):
     """No pairs to validate on, no lines about it."""
     progress = go(tmp_path, valid=None)
@@ -760,7 +822,6 @@ def test_a_run_without_validation(tmp_path):
     assert {row["step"] for row in read_metrics(tmp_path)} == {3, 6, 9, 12}
 
 
-@pytest.mark.xfail(strict=True, reason="R12")
 @pytest.mark.parametrize("which", ["train", "validate"])
 def test_sentences_too_long_for_a_batch_are_found_at_the_start(tmp_path, which):
     """Not at the first validation, hours later."""
@@ -964,7 +1025,6 @@ def test_prune(tmp_path):
     assert os.listdir(tmp_path) == ["step-11"]
 
 
-@pytest.mark.xfail(strict=True, reason="R11")
 def test_prune_sweeps_up_what_killed_processes_left(tmp_path):
     """Drafts of checkpoints, and of their removal, even of the same step."""
     for step in (1, 2, 3):
@@ -993,11 +1053,11 @@ def test_another_size_is_refused_with_name_and_shapes(tmp_path):
         load_weights(tiny(d_model=32), path)
     model = tiny(layers=2)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    with pytest.raises(ValueError, match=r"layers\.1\..* is None, but .* \("):
+    with pytest.raises(ValueError, match=r"layers\.1\..* is missing, .* \("):
         load_weights(model, path)
     assert same(model.state_dict(), before)
     larger = saved(tmp_path, 2, layers=2)
-    with pytest.raises(ValueError, match=r"layers\.1\..* is \(.* has None"):
+    with pytest.raises(ValueError, match=r"layers\.1\..* is \(.* is missing"):
         load_weights(tiny(), larger)
 
 
@@ -1030,7 +1090,6 @@ def test_damaged_weights_are_refused(tmp_path, how):
     assert same(model.state_dict(), before)
 
 
-@pytest.mark.xfail(strict=True, reason="R3")
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_state_is_refused(tmp_path, how):
     """With the file's name and in one line."""
@@ -1042,13 +1101,15 @@ def test_a_damaged_state_is_refused(tmp_path, how):
     assert "\n" not in str(no.value)
 
 
-@pytest.mark.xfail(strict=True, reason="R3")
 @pytest.mark.parametrize(
     "state",
     [
         {},
         {"settings": {}, "optimizer": {}, "progress": {"laps": 3}},
-        {"settings": 3, "optimizer": {}, "progress": {}},
+        pytest.param(
+            {"settings": 3, "optimizer": {}, "progress": {}},
+            marks=pytest.mark.xfail(strict=True, reason="R19"),
+        ),
         [1, 2],
     ],
 )
@@ -1089,7 +1150,6 @@ def test_no_code_from_a_checkpoint_is_run(tmp_path, monkeypatch, form):
     assert trace.exists()  # it would have
 
 
-@pytest.mark.xfail(strict=True, reason="R3")
 @pytest.mark.parametrize("form", ["torch", "pickle"])
 def test_code_is_refused_like_other_damage(tmp_path, monkeypatch, form):
     """In one line, that names the file."""
@@ -1135,7 +1195,6 @@ def test_another_model_or_corpus_is_refused(tmp_path, uninterrupted):
     assert len(read_metrics(uninterrupted)) == 7
 
 
-@pytest.mark.xfail(strict=True, reason="R7")
 def test_what_the_advice_says_is_possible(tmp_path, uninterrupted):
     """After a loss that is no number, one may go on with clipping."""
     shutil.copytree(uninterrupted, tmp_path / "run")
@@ -1241,7 +1300,6 @@ def test_averages_of_different_models_are_refused(tmp_path):
     assert not (tmp_path / "mean").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="R8")
 @pytest.mark.parametrize("shape", [(1, 3), (2, 1), (4, 3), (2, 3, 1)])
 def test_averages_of_different_sizes_are_refused(tmp_path, shape):
     """Even of those that torch would stretch."""
@@ -1255,7 +1313,6 @@ def test_averages_of_different_sizes_are_refused(tmp_path, shape):
     assert not (tmp_path / "mean").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="R8")
 def test_an_average_of_nothing_is_refused(tmp_path):
     """Rather than written as an empty file."""
     with pytest.raises(ValueError, match="checkpoint"):
@@ -1345,7 +1402,6 @@ def test_no_gpu_no_readings(tmp_path, monkeypatch):
     assert gpu_readings() == []
 
 
-@pytest.mark.xfail(strict=True, reason="R14")
 def test_a_gpu_that_will_not_say_ends_no_run(tmp_path, monkeypatch):
     """Errors of nvidia-smi, and numbers it has not, are no errors of ours."""
     nvidia_smi(tmp_path, monkeypatch, "#!/bin/sh\necho NVIDIA-SMI has failed")
@@ -1630,7 +1686,8 @@ def test_kill_while_a_checkpoint_is_written(tmp_path, undisturbed):
     shutil.copytree(base, counted)
     assert at_once(suicidal, counted, 0) == 0
     moments = int((counted.parent / "moments").read_text())
-    first = [row for row in rows_of(undisturbed) if row["step"] <= 6]
+    go(counted, resume=True, **{**LONG, "steps": 7})
+    first = [row for row in rows_of(undisturbed) if row["step"] <= 7]
     assert rows_of(counted) == first
     died = set()
     for moment in range(1, moments + 1):
@@ -1639,8 +1696,10 @@ def test_kill_while_a_checkpoint_is_written(tmp_path, undisturbed):
         assert at_once(suicidal, folder, moment) == -signal.SIGKILL
         died.add((folder.parent / f"died-{moment}").read_text())
         assert_all_whole(folder)
-        go(folder, resume=True, **{**LONG, "steps": 6})
+        go(folder, resume=True, **{**LONG, "steps": 7})
         assert_same_run(folder, counted)
+        there = sorted(os.listdir(folder / "checkpoints"))
+        assert there == sorted(os.listdir(counted / "checkpoints"))
         shutil.rmtree(folder.parent)
     assert moments > 20 and died == {
         "open",
@@ -1683,12 +1742,7 @@ def message_with_small_files(folder, limit, **changes):
 
 @pytest.mark.parametrize(
     "file",
-    [
-        "model.safetensors",
-        pytest.param(
-            "training.pt", marks=pytest.mark.xfail(strict=True, reason="R9")
-        ),
-    ],
+    ["model.safetensors", "training.pt"],
 )
 @pytest.mark.parametrize("good", [True, False])
 def test_a_full_disk(tmp_path, uninterrupted, file, good):
@@ -1713,7 +1767,6 @@ def test_a_full_disk(tmp_path, uninterrupted, file, good):
     assert_same_run(folder, uninterrupted)
 
 
-@pytest.mark.xfail(strict=True, reason="R10")
 def test_a_disk_that_is_full_when_a_line_is_written(tmp_path, uninterrupted):
     """The file, the reason and the advice; the torn line is repaired."""
     folder = tmp_path / "run"
@@ -1772,7 +1825,6 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path, monkeypatch):
     assert_same_run(tmp_path, tmp_path / "whole")
 
 
-@pytest.mark.xfail(strict=True, reason="R6")
 @pytest.mark.parametrize("factor", [1e4, 1e30])
 def test_a_run_that_explodes(tmp_path, factor):
     """Whenever it shows, no line and no checkpoint is without numbers."""
@@ -1827,7 +1879,7 @@ def test_lost_contact(tmp_path):
     ):
         with (
             pytest.raises(RuntimeError) as seen,
-            training._explained(tmp_path, Progress(step=7), [], worker),
+            training._explained(tmp_path, Progress(step=7), a_batch(), worker),
         ):
             raise problem
         if told:
