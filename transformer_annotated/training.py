@@ -222,13 +222,17 @@ def _gradients_meet(
 @torch.no_grad()
 def validate(
     learner: Learner, pairs: Pairs, max_tokens: int,
-    bf16: bool = False, worker: Worker = ALONE,
+    bf16: bool = False, worker: Worker = ALONE, accumulate: int = 1,
 ) -> dict[str, float]:
-    """Loss, likelihood, perplexity, accuracy and exact match on pairs."""
+    """Loss, likelihood, perplexity, accuracy and exact match on pairs.
+
+    Batches have up to ``max_tokens`` tokens, in ``accumulate`` parts.
+    """
     was_training = learner.training
     learner.eval()
     sums = torch.zeros(6, dtype=torch.float64)
-    batches = Batches(pairs, max_tokens, rank=worker.rank, world=worker.world)
+    batches = Batches(pairs, max_tokens, rank=worker.rank, world=worker.world,
+                      accumulate=accumulate)
     for number in range(len(batches)):
         for part in batches[number]:
             part = part.to(worker.device)
@@ -432,7 +436,8 @@ def _read_state(checkpoint: Path) -> dict:
             warnings.simplefilter("ignore")     # of what is refused below
             state = torch.load(file, weights_only=True, map_location="cpu")
         return {"progress": Progress(**state["progress"]),
-                "settings": state["settings"], "optimizer": state["optimizer"]}
+                "settings": dict(state["settings"]),
+                "optimizer": dict(state["optimizer"])}
     except Exception as problem:                # torch is not more precise
         raise ValueError(f"{file}: cannot be read: {_first_line(problem)}"
                          ) from None
@@ -598,7 +603,7 @@ def train(
                 diary.note(optimizer.rate, norm)
                 if valid is not None and progress.due(config.validate_every):
                     scores = validate(learner, valid, config.batch_tokens,
-                                      bf16, worker)
+                                      bf16, worker, config.accumulate)
                     progress.judge(scores["valid_nll"])
                     diary.write(scores)
                 leaving = worker.any(stop.is_set())
@@ -647,9 +652,13 @@ def _keep_batch(
 ) -> str:
     """Save the parts of a batch, and say where."""
     file = folder / f"bad-batch-{step}-rank-{worker.rank}.safetensors"
-    save_file({f"{side}.{i}": getattr(part, side).contiguous()
-               for i, part in enumerate(parts)
-               for side in ("src", "tgt")}, file)
+    try:
+        save_file({f"{side}.{i}": getattr(part, side).contiguous()
+                   for i, part in enumerate(parts)
+                   for side in ("src", "tgt")}, file)
+    except (OSError, SafetensorError) as problem:
+        return (f"It changed nothing, and its batch could not be saved "
+                f"({_first_line(problem)}). ")
     return f"It changed nothing, and its batch is in {file}. "
 
 
