@@ -2,7 +2,7 @@
 
 ``torchrun tests/test_distributed.py FOLDER NUMBER KILL`` leaves in FOLDER what
 the tests below look at. In their first life, worker 1 kills itself before the
-given update of the second training; or with TERM, the launcher is asked to end.
+given update of the second training; or with TERM, it is asked to end there.
 """
 
 import itertools
@@ -42,6 +42,16 @@ from transformer_annotated.training import (
 
 ROOT = Path(__file__).parent.parent
 VOCABULARY, BATCH_TOKENS = 20, 48
+CONFIG = TrainingConfig(  # twenty updates, each worker's share in two parts
+    steps=20,
+    batch_tokens=BATCH_TOKENS,
+    accumulate=2,
+    warmup=100,
+    precision="float32",
+    log_every=1,
+    validate_every=10,
+    checkpoint_every=5,
+)
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")
 
 
@@ -63,23 +73,6 @@ class Copies:
     target = source
 
 
-def config(**changes):
-    """Twenty updates, each worker's share in two parts."""
-    return TrainingConfig(
-        **{
-            "steps": 20,
-            "batch_tokens": BATCH_TOKENS,
-            "accumulate": 2,
-            "warmup": 100,
-            "precision": "float32",
-            "log_every": 1,
-            "validate_every": 10,
-            "checkpoint_every": 5,
-            **changes,
-        }
-    )
-
-
 def new_model():
     """A small model without dropout; each worker draws its own values."""
     sizes = TransformerConfig(
@@ -88,13 +81,12 @@ def new_model():
     return Transformer(sizes)
 
 
-def learn(folder, worker, resume=False, steps=20):
+def learn(folder, worker, resume=False):
     """Train; gives the model, and how far it has come."""
     model = new_model()
     pairs, valid = Copies(0), Copies(1, count=7)
-    how = config(steps=steps)
     return model, train(
-        model, pairs, valid, how, folder, resume, worker, show=False
+        model, pairs, valid, CONFIG, folder, resume, worker, show=False
     )
 
 
@@ -105,12 +97,11 @@ def work(folder: Path, number: int, name: str) -> None:
             if name == "KILL":
                 answer(folder, worker)
             if name == "KILL" and worker.rank == 1:
-                send_before(number, os.getpid(), signal.SIGKILL)
-            if name == "TERM" and worker.rank == 0:
-                send_before(number, os.getppid(), signal.SIGTERM)
+                send_before(number, signal.SIGKILL)
+            if name == "TERM" and worker.rank == 1:
+                send_before(number, signal.SIGTERM)
         torch.manual_seed(0)
-        steps = 20 if name == "KILL" else 10**6
-        _, progress = learn(folder / "shared", worker, restarted(), steps)
+        _, progress = learn(folder / "shared", worker, restarted())
         (folder / f"left-{worker.rank}").write_text(str(progress.step))
 
 
@@ -136,13 +127,13 @@ def answer(folder: Path, worker: Worker) -> None:
     file.write_text(json.dumps(answers))
 
 
-def send_before(number: int, process: int, what: signal.Signals) -> None:
-    """Send a signal to a process, before one of the updates from now on."""
+def send_before(number: int, what: signal.Signals) -> None:
+    """Send this process a signal, before one of the updates from now on."""
     count, update = itertools.count(1), training.update
 
     def disturbed(*arguments):
         if next(count) == number:
-            os.kill(process, what)
+            os.kill(os.getpid(), what)
         return update(*arguments)
 
     training.update = disturbed
@@ -271,13 +262,13 @@ def test_without_restarts_the_others_say_what_happened(tmp_path):
 
 
 def test_workers_leave_together_when_asked_to(tmp_path):
-    """SIGTERM to the launcher: a checkpoint, after the same update for all."""
-    torchrun(tmp_path, 0, "3", "TERM")
+    """SIGTERM to one of them: a checkpoint, and all end after this update."""
+    done = torchrun(tmp_path, 0, "3", "TERM")
+    assert done.returncode == 0, done.stderr
     steps = [(tmp_path / f"left-{rank}").read_text() for rank in range(2)]
-    assert steps[0] == steps[1]
-    assert 3 <= int(steps[0]) < 10**6
-    last = checkpoints(tmp_path / "shared" / "checkpoints")[-1]
-    assert last.name == f"step-{steps[0]}"
+    assert steps == ["3", "3"]
+    (last,) = checkpoints(tmp_path / "shared" / "checkpoints")
+    assert last.name == "step-3"
 
 
 def test_alone_without_torchrun(monkeypatch):
