@@ -136,6 +136,7 @@ def test_large_files_are_streamed_and_small_ones_held(tmp_path):
     """One character over the limit, and pairs are read again by each loop."""
     path = write(tmp_path / "a.tsv", ["ab\tc", "d\tef"])  # 6 + 1 for each pair
     assert FilePairs(path, hold=8)._held is not None
+    assert read_files(path)._held is not None
     large = FilePairs(path, hold=7)
     assert large._held is None
     assert list(large) == [("ab", "c"), ("d", "ef")]
@@ -785,6 +786,19 @@ def test_encoding_in_chunks_loses_nothing(
     sides = [texts(encoded, side) for side in ("source", "target")]
     assert list(map(list, zip(*sides, strict=True))) == expected
     assert (encoded.about["empty"], encoded.about["too_long"]) == (empty, long)
+
+
+def test_sides_without_ids_are_empty(tmp_path):
+    """Text of which a tokenizer leaves nothing is as good as none."""
+
+    class Picky(Letters):
+        def encode_batch(self, texts, language=None):
+            return super().encode_batch([t.replace("?", "") for t in texts])
+
+    pairs = [("a", "b"), ("?", "b"), ("a", "??"), ("?", "?")]
+    encoded = encode_pairs(pairs, Picky(), tmp_path / "e", "", "")
+    assert (len(encoded), encoded.about["empty"]) == (1, 3)
+    assert encoded.about["too_long"] == 0
 
 
 def test_too_long_pairs_are_counted(tmp_path):

@@ -1,10 +1,11 @@
 """Several workers train as one would; run by torchrun, this file is a worker.
 
-``torchrun tests/test_distributed.py FOLDER KILL`` leaves in FOLDER what the
-tests below look at, and worker 1 kills itself in its first life: before the
-update KILL of the second training.
+``torchrun tests/test_distributed.py FOLDER NUMBER KILL`` leaves in FOLDER what
+the tests below look at. In their first life, worker 1 kills itself before the
+given update of the second training; or with TERM, it is asked to end there.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -41,6 +42,16 @@ from transformer_annotated.training import (
 
 ROOT = Path(__file__).parent.parent
 VOCABULARY, BATCH_TOKENS = 20, 48
+CONFIG = TrainingConfig(  # twenty updates, each worker's share in two parts
+    steps=20,
+    batch_tokens=BATCH_TOKENS,
+    accumulate=2,
+    warmup=100,
+    precision="float32",
+    log_every=1,
+    validate_every=10,
+    checkpoint_every=5,
+)
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")
 
 
@@ -62,23 +73,6 @@ class Copies:
     target = source
 
 
-def config(**changes):
-    """Twenty updates, each worker's share in two parts."""
-    return TrainingConfig(
-        **{
-            "steps": 20,
-            "batch_tokens": BATCH_TOKENS,
-            "accumulate": 2,
-            "warmup": 100,
-            "precision": "float32",
-            "log_every": 1,
-            "validate_every": 10,
-            "checkpoint_every": 5,
-            **changes,
-        }
-    )
-
-
 def new_model():
     """A small model without dropout; each worker draws its own values."""
     sizes = TransformerConfig(
@@ -88,60 +82,70 @@ def new_model():
 
 
 def learn(folder, worker, resume=False):
-    """Train, and give back the model."""
+    """Train; gives the model, and how far it has come."""
     model = new_model()
     pairs, valid = Copies(0), Copies(1, count=7)
-    train(model, pairs, valid, config(), folder, resume, worker, show=False)
-    return model
+    return model, train(
+        model, pairs, valid, CONFIG, folder, resume, worker, show=False
+    )
 
 
-def work(folder: Path, kill: int) -> None:
+def work(folder: Path, number: int, name: str) -> None:
     """What a worker does, from beginning to end, in either of its lives."""
     with setup() as worker:
         if not restarted():
-            torch.manual_seed(worker.rank)  # others must not matter
-            model = learn(folder / f"run-{worker.rank}", worker)
-            numbers = torch.tensor([1.0, 10.0 * worker.rank])
-            flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-            answers = {
-                "rank": worker.rank,
-                "world": worker.world,
-                "device": str(worker.device),
-                "backend": dist.get_backend(),
-                "total": worker.total(numbers).tolist(),
-                "any": [worker.any(worker.rank == 1), worker.any(False)],
-                "same": torch.equal(worker.total(flat.clone()), 2 * flat),
-                "valid": validate(
-                    Learner(model), Copies(2, 7), BATCH_TOKENS, worker=worker
-                ),
-            }
-            file = folder / f"answers-{worker.rank}.json"
-            file.write_text(json.dumps(answers))
-            if worker.rank == 1:
-                die_before(kill)
+            if name == "KILL":
+                answer(folder, worker)
+            if name == "KILL" and worker.rank == 1:
+                send_before(number, signal.SIGKILL)
+            if name == "TERM" and worker.rank == 1:
+                send_before(number, signal.SIGTERM)
         torch.manual_seed(0)
-        learn(folder / "shared", worker, resume=restarted())
+        _, progress = learn(folder / "shared", worker, restarted())
+        (folder / f"left-{worker.rank}").write_text(str(progress.step))
 
 
-def die_before(number: int) -> None:
-    """From now on, this process does not survive its next updates."""
-    count, update = iter(range(1, number + 1)), training.update
+def answer(folder: Path, worker: Worker) -> None:
+    """Train once, each worker with a folder of its own, and say how it was."""
+    torch.manual_seed(worker.rank)  # values of worker 1 must not matter
+    model, _ = learn(folder / f"run-{worker.rank}", worker)
+    numbers = torch.tensor([1.0, 10.0 * worker.rank])
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    answers = {
+        "rank": worker.rank,
+        "world": worker.world,
+        "device": str(worker.device),
+        "backend": dist.get_backend(),
+        "total": worker.total(numbers).tolist(),
+        "any": [worker.any(worker.rank == 1), worker.any(False)],
+        "same": torch.equal(worker.total(flat.clone()), 2 * flat),
+        "valid": validate(
+            Learner(model), Copies(2, 7), BATCH_TOKENS, worker=worker
+        ),
+    }
+    file = folder / f"answers-{worker.rank}.json"
+    file.write_text(json.dumps(answers))
 
-    def fatal(*arguments):
+
+def send_before(number: int, what: signal.Signals) -> None:
+    """Send this process a signal, before one of the updates from now on."""
+    count, update = itertools.count(1), training.update
+
+    def disturbed(*arguments):
         if next(count) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), what)
         return update(*arguments)
 
-    training.update = fatal
+    training.update = disturbed
 
 
-def torchrun(folder, restarts, kill):
+def torchrun(folder, restarts, *arguments):
     """Run this file in two processes, and wait for their end."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "--max-restarts", str(restarts)]
     clean = {k: v for k, v in os.environ.items() if k not in TORCHRUN}
     return subprocess.run(
-        [*command, __file__, str(folder), str(kill)],
+        [*command, __file__, str(folder), *arguments],
         env={**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -154,7 +158,7 @@ def torchrun(folder, restarts, kill):
 def two(tmp_path_factory):
     """The folder of two workers, who were started anew once."""
     folder = tmp_path_factory.mktemp("two")
-    done = torchrun(folder, restarts=1, kill=13)
+    done = torchrun(folder, 1, "13", "KILL")
     assert done.returncode == 0, done.stderr
     assert "exitcode: -9" in done.stderr  # it was killed indeed
     return folder
@@ -162,10 +166,11 @@ def two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The folder of one worker, and its model."""
+    """The folder of one worker."""
     folder = tmp_path_factory.mktemp("alone")
     torch.manual_seed(0)
-    return folder, learn(folder, ALONE)
+    learn(folder, ALONE)
+    return folder
 
 
 @pytest.fixture
@@ -209,7 +214,7 @@ def test_totals_are_over_all_workers(answers):
 
 def test_two_workers_train_as_one(two, alone):
     """Twenty updates have the same losses, gradients and learning rates."""
-    ours, expected = losses(two / "run-0"), losses(alone[0])
+    ours, expected = losses(two / "run-0"), losses(alone)
     for key, numbers in expected.items():
         assert ours[key] == pytest.approx(numbers, rel=1e-5, abs=1e-5), key
     first, last = expected["loss"][:5], expected["loss"][-5:]
@@ -250,10 +255,20 @@ def test_a_killed_worker_costs_nothing(two):
 
 def test_without_restarts_the_others_say_what_happened(tmp_path):
     """The launcher fails, and the survivor has lost contact."""
-    done = torchrun(tmp_path, restarts=0, kill=3)
+    done = torchrun(tmp_path, 0, "3", "KILL")
     assert done.returncode != 0
     assert "update 3: worker 0 of 2 lost contact" in done.stderr
     assert not checkpoints(tmp_path / "shared" / "checkpoints")
+
+
+def test_workers_leave_together_when_asked_to(tmp_path):
+    """SIGTERM to one of them: a checkpoint, and all end after this update."""
+    done = torchrun(tmp_path, 0, "3", "TERM")
+    assert done.returncode == 0, done.stderr
+    steps = [(tmp_path / f"left-{rank}").read_text() for rank in range(2)]
+    assert steps == ["3", "3"]
+    (last,) = checkpoints(tmp_path / "shared" / "checkpoints")
+    assert last.name == "step-3"
 
 
 def test_alone_without_torchrun(monkeypatch):
@@ -395,4 +410,4 @@ def test_operations_beside_the_papers_estimate(sizes, steps, cost, share):
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]), int(sys.argv[2]))
+    work(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -114,6 +114,7 @@ def test_loss_by_hand():
         loss.smoothed.item(), 0.9 * math.log(4 / 3) + 0.1 * math.log(4)
     )
     assert loss.tokens == 1
+    assert_close(loss.perplexity.item(), 4 / 3)  # not of the smoothed loss
 
 
 @EPSILONS
@@ -248,6 +249,7 @@ def test_fast_form_is_the_readable_form(
     assert_close(ours.nll, right.nll)
     assert_close(grads, expected)
     assert torch.equal(ours.tokens, right.tokens)
+    assert not ours.nll.requires_grad
     assert torch.equal(ours.correct, right.correct)
 
 
@@ -329,6 +331,7 @@ def test_no_gradient_work_without_gradients(context):
     with context(), Watch() as watch:
         loss = vocabulary_loss(hidden, weight, labels, chunk=4)
     assert len(watch.products()) == 2  # the logits of two chunks
+    assert "scatter_add_" not in [name for name, _, _ in watch.made]
     assert not loss.smoothed.requires_grad
     expected = label_smoothing(hidden @ weight.T, labels)
     assert_close(loss.smoothed, expected.smoothed.detach())
@@ -523,6 +526,16 @@ def test_bad_arguments_are_named(changes, message):
         vocabulary_loss(torch.zeros(2, 4, 3), torch.zeros(7, 3), **arguments)
 
 
+def test_labels_may_be_int32():
+    """Token ids of either kind, in the readable form and the targets."""
+    logits, short = torch.randn(2, 4, 7), LABELS.int()
+    assert torch.equal(
+        label_smoothing(logits, short).smoothed,
+        label_smoothing(logits, LABELS).smoothed,
+    )
+    assert torch.equal(smoothed_targets(short, 7), smoothed_targets(LABELS, 7))
+
+
 def test_bad_targets_are_named():
     """The definition checks its arguments too."""
     with pytest.raises(ValueError, match="labels: 4 in"):
@@ -534,6 +547,8 @@ def test_bad_targets_are_named():
 def test_bad_matrix_and_chunk_are_named():
     """The fast form checks what it alone takes."""
     hidden = torch.zeros(2, 4, 3)
+    with pytest.raises(ValueError, match=r"hidden: shape \(2, 4, 3, 1\), but"):
+        vocabulary_loss(hidden[..., None], torch.zeros(7, 3), LABELS)
     with pytest.raises(ValueError, match=r"weight: shape \(7, 2\), expected"):
         vocabulary_loss(hidden, torch.zeros(7, 2), LABELS)
     with pytest.raises(ValueError, match="chunk: 0, expected at least 1"):

@@ -957,7 +957,7 @@ def hours_chart(rows: Sequence[dict], paper: Sequence[dict]) -> alt.LayerChart:
         alt.X("hours:Q", title="hours (logarithmic)")
         .scale(type="log", domain=[0.01, 10_000])
         .axis(values=[0.01, 0.1, 1, 10, 100, 1000, 10_000], format="~g",
-              labelOverlap="greedy")
+              labelOverlap="greedy", labelSeparation=6)
     )
     colour = (
         alt.Color("model:N", title=None)
@@ -984,7 +984,9 @@ def hours_chart(rows: Sequence[dict], paper: Sequence[dict]) -> alt.LayerChart:
         .mark_point(shape="diamond", size=130, strokeWidth=2)
         .encode(x, where, colour, tooltip=["model:N", "gpu:N", "hours:Q"])
     )
-    labels = points.mark_text(dy=-13).encode(text="label:N")
+    labels = points.mark_text(                   # above, and below
+        dy=alt.expr(f"datum.model == '{models[0]}' ? -13 : 15")
+    ).encode(text="label:N")
     return (points.mark_circle(size=90, opacity=1) + labels + known).properties(
         width="container", height=250,
         title=alt.Title(title, anchor="start"))

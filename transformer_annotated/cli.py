@@ -72,7 +72,8 @@ def train_command(
     with setup() as worker:
         if worker.rank == 0:
             print(tomli_w.dumps(chosen.tables()))
-        progress = run(chosen, out, resume or restarted(), worker)
+        resume = worker.any(resume or restarted())  # each machine counts alone
+        progress = run(chosen, out, resume, worker)
         if worker.rank == 0:
             print(_goodbye(progress, chosen, out))
 

@@ -450,7 +450,8 @@ class Known:
     languages: tuple[str, str] = ("en", "de")
 
 # %% ../notebooks/09_corpora.ipynb #a88d31df
-_NEWS = {"valid": "newstest/newstest2013.{}", "test": "newstest/newstest2014.{}"}
+_NEWS = {"valid": "newstest/newstest2013.{}",
+         "test": "newstest/newstest2014.{}"}
 _WMT14 = {"hub": "wmt/wmt14",
           "revision": "99a5abb5d3d446e54a4cf512c77dc4fd8dc95e42"}
 _FLICKR = {"train": 29_000, "valid": 1_014, "test": 1_000}

@@ -194,7 +194,6 @@ class _VocabularyLoss(torch.autograd.Function):
             grad = costs.new_zeros(hidden.shape)          # 0 at padding
             grad.flatten(0, 1)[rows] = torch.cat(gradients.hidden)
         ctx.save_for_backward(grad, gradients.weight)
-        ctx.dtypes = hidden.dtype, weight.dtype
         ctx.mark_non_differentiable(nll)
         return (1 - epsilon) * nll + epsilon * evenly, nll, hits
 
@@ -206,14 +205,14 @@ class _VocabularyLoss(torch.autograd.Function):
         if torch.is_grad_enabled():                       # create_graph=True
             raise RuntimeError("vocabulary_loss has no second derivative; "
                                "label_smoothing has")
-        grads = (None if grad is None else (grad * scale).to(dtype) for
-                 grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
-        return *grads, None, None, None, None, None, None
+        grads = (None if grad is None else grad * scale
+                 for grad in ctx.saved_tensors)
+        return *grads, *[None] * 6
 
 # %% ../notebooks/12_loss.ipynb #d6b37da3
 def vocabulary_loss(
     hidden: Tensor, weight: Tensor, labels: Tensor, epsilon: float = 0.1,
-    pad: int = 0, chunk: int = 256, with_correct: bool = False,
+    pad: int = 0, chunk: int = 512, with_correct: bool = False,
 ) -> Loss:
     """The smoothed loss from hidden vectors: the fast form, for training.
 

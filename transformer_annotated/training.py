@@ -222,13 +222,17 @@ def _gradients_meet(
 @torch.no_grad()
 def validate(
     learner: Learner, pairs: Pairs, max_tokens: int,
-    bf16: bool = False, worker: Worker = ALONE,
+    bf16: bool = False, worker: Worker = ALONE, accumulate: int = 1,
 ) -> dict[str, float]:
-    """Loss, likelihood, perplexity, accuracy and exact match on pairs."""
+    """Loss, likelihood, perplexity, accuracy and exact match on pairs.
+
+    Batches have up to ``max_tokens`` tokens, in ``accumulate`` parts.
+    """
     was_training = learner.training
     learner.eval()
     sums = torch.zeros(6, dtype=torch.float64)
-    batches = Batches(pairs, max_tokens, rank=worker.rank, world=worker.world)
+    batches = Batches(pairs, max_tokens, rank=worker.rank, world=worker.world,
+                      accumulate=accumulate)
     for number in range(len(batches)):
         for part in batches[number]:
             part = part.to(worker.device)
@@ -432,7 +436,8 @@ def _read_state(checkpoint: Path) -> dict:
             warnings.simplefilter("ignore")     # of what is refused below
             state = torch.load(file, weights_only=True, map_location="cpu")
         return {"progress": Progress(**state["progress"]),
-                "settings": state["settings"], "optimizer": state["optimizer"]}
+                "settings": dict(state["settings"]),
+                "optimizer": dict(state["optimizer"])}
     except Exception as problem:                # torch is not more precise
         raise ValueError(f"{file}: cannot be read: {_first_line(problem)}"
                          ) from None
@@ -581,6 +586,7 @@ def train(
                               config.warmup, config.factor)
     settings = _settings(model, pairs, config)
     progress = _begin(folder, model, optimizer, settings, resume)
+    _check_together(folder, progress, worker)
     if begun and worker.rank == 0:
         begun()
     stepper, bf16 = _wrap(learner, config, worker), _use_bf16(config, worker)
@@ -593,15 +599,14 @@ def train(
             with _explained(folder, progress, parts, worker):
                 sums, norm = update(stepper, optimizer, parts, config.clip,
                                     bf16, worker)
-            progress.count(sums, parts[0].tokens)
-            diary.note(optimizer.rate, norm)
-            if valid is not None and progress.due(config.validate_every):
-                with _explained(folder, progress, [], worker):
+                progress.count(sums, parts[0].tokens)
+                diary.note(optimizer.rate, norm)
+                if valid is not None and progress.due(config.validate_every):
                     scores = validate(learner, valid, config.batch_tokens,
-                                      bf16, worker)
-                progress.judge(scores["valid_nll"])
-                diary.write(scores)
-            leaving = worker.any(stop.is_set())
+                                      bf16, worker, config.accumulate)
+                    progress.judge(scores["valid_nll"])
+                    diary.write(scores)
+                leaving = worker.any(stop.is_set())
             due = progress.due(config.checkpoint_every)
             if worker.rank == 0 and (due or leaving or progress.over(config)):
                 save_checkpoint(folder / "checkpoints", model, optimizer,
@@ -617,11 +622,14 @@ def _explained(
     folder: Path, progress: Progress, parts: Sequence[Batch], worker: Worker
 ) -> Iterator[None]:
     """Turn what can go wrong in an update into advice."""
-    where = f"update {progress.step + bool(parts)}"
+    step = progress.step + 1
+    where = f"update {step}"
     try:
         yield
     except FloatingPointError as problem:
-        kept = _keep_batch(folder, progress, parts, worker)
+        kept = ""
+        if progress.step < step:                # not in the validation after it
+            kept = _keep_batch(folder, step, parts, worker)
         raise TrainingError(
             f"{where}: {problem}. {kept}Go on with --resume and a smaller "
             "factor, or clip; or start anew with a longer warm-up") from None
@@ -640,16 +648,17 @@ def _explained(
 
 
 def _keep_batch(
-    folder: Path, progress: Progress, parts: Sequence[Batch], worker: Worker
+    folder: Path, step: int, parts: Sequence[Batch], worker: Worker
 ) -> str:
-    """Save the parts of a batch, if there are any, and say where."""
-    if not parts:
-        return ""
-    file = folder / (f"bad-batch-{progress.step + 1}"
-                     f"-rank-{worker.rank}.safetensors")
-    save_file({f"{side}.{i}": getattr(part, side).contiguous()
-               for i, part in enumerate(parts)
-               for side in ("src", "tgt")}, file)
+    """Save the parts of a batch, and say where."""
+    file = folder / f"bad-batch-{step}-rank-{worker.rank}.safetensors"
+    try:
+        save_file({f"{side}.{i}": getattr(part, side).contiguous()
+                   for i, part in enumerate(parts)
+                   for side in ("src", "tgt")}, file)
+    except (OSError, SafetensorError) as problem:
+        return (f"It changed nothing, and its batch could not be saved "
+                f"({_first_line(problem)}). ")
     return f"It changed nothing, and its batch is in {file}. "
 
 
@@ -671,6 +680,15 @@ def _begin(
     if not there:
         return Progress()
     return load_checkpoint(there[-1], model, optimizer, settings)
+
+
+def _check_together(folder: Path, progress: Progress, worker: Worker) -> None:
+    """Refuse to begin if the workers have found different checkpoints."""
+    steps = torch.tensor([float(progress.step)], device=worker.device)
+    if float(worker.total(steps)) != worker.world * progress.step:
+        raise TrainingError(
+            f"worker {worker.rank} would begin after update {progress.step}, "
+            f"and others would not: all must see {folder}, on a shared disk")
 
 
 def _check_lengths(
