@@ -1814,6 +1814,37 @@ def test_a_full_disk(tmp_path, uninterrupted, file, good):
     assert_same_run(folder, uninterrupted)
 
 
+def save_with_small_files(folder, report):
+    """Try to save a checkpoint where files may have ever more bytes."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    model = tiny()
+    optimizer = noam(model)
+    update(Learner(model), optimizer, a_batch())
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    messages = []
+    for limit in range(1000, 60000, 1171):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+        try:
+            save_checkpoint(folder, model, optimizer, Progress(1), {})
+        except TrainingError as problem:
+            messages.append(str(problem))
+    report.send(messages)
+
+
+@pytest.mark.xfail(strict=True, reason="R23")
+def test_the_reason_is_the_disks(tmp_path):
+    """Wherever the disk is full, its words are told, not torch's."""
+    ours, theirs = NURSERY.Pipe(duplex=False)
+    assert at_once(save_with_small_files, tmp_path, theirs) == 0
+    messages = ours.recv()
+    ours.close()
+    theirs.close()
+    assert len(messages) == 51
+    assert all(os.strerror(27) in message for message in messages)
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_disk_that_is_full_when_a_line_is_written(tmp_path, uninterrupted):
     """The file, the reason and the advice; the torn line is repaired."""
     folder = tmp_path / "run"
