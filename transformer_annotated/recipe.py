@@ -309,10 +309,13 @@ def learn_tokenizer(
     corpus: Corpus, config: TokenizerConfig
 ) -> BytePairs | Words:
     """A tokeniser learned from the training part of a corpus, and no other."""
-    pairs = corpus.splits["train"]
+    longest = 100 * config.max_length           # letters; the rest is no text
+    pairs = (pair for pair in corpus.splits["train"]
+             if max(map(len, pair)) <= longest)
     if config.kind == "byte-pairs":
         return train_bpe((text for pair in pairs for text in pair),
                          config.vocab_size, config.min_frequency)
+    pairs = list(pairs)
     sides = {corpus.source: [0], corpus.target: [1]}
     if corpus.source == corpus.target:
         sides = {corpus.source: [0, 1]}
