@@ -1,0 +1,845 @@
+"""The command line: what it does, and one clear line about what it won't."""
+
+import contextlib
+import gzip
+import io
+import json
+import lzma
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from tests.test_training import NURSERY, assert_same_run, weights_of
+from transformer_annotated import cli, training
+from transformer_annotated.cli import main
+from transformer_annotated.recipe import read_recipe, recipe_names
+from transformer_annotated.text import load_tokenizer
+from transformer_annotated.training import (
+    TrainingError,
+    checkpoints,
+    read_metrics,
+)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """One process with one thread, whatever started the tests."""
+    for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def call(*arguments):
+    """Exit code, output and errors of a command, in this process."""
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["transformer-annotated", *map(str, arguments)]
+    try:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main()
+    finally:
+        sys.argv = before
+    return ended.value.code or 0, out.getvalue(), err.getvalue()
+
+
+def changes(**values):
+    """Options that change a recipe."""
+    return [word for k, v in values.items() for word in ("--set", f"{k}={v}")]
+
+
+MODEL = {"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2}
+OWN = changes(**MODEL, steps=1, vocab_size=300)
+COPY = changes(
+    **MODEL,
+    train_size=60,
+    valid_size=8,
+    steps=4,
+    batch_tokens=200,
+    warmup=10,
+    dropout=0.1,
+    log_every=1,
+    checkpoint_every=2,
+    validate_every=2,
+    keep=3,
+)
+
+
+def succeeds(*arguments):
+    """What a command prints that goes well."""
+    code, out, err = call(*arguments)
+    assert (code, err) == (0, "")
+    return out
+
+
+def refuses(*arguments, code=2):
+    """What a command says that is refused: one line."""
+    got, _, err = call(*arguments)
+    assert got == code
+    if err.startswith("Usage: "):  # click's own
+        *_, line, end = err.split("\n")
+        assert line.startswith("Error: ") and end == ""
+    else:
+        line, end = err.split("\n")
+        assert line.startswith(("error: ", "Error: ")) and end == ""
+    assert "Traceback" not in err
+    return line
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of four updates; nobody may change it."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    out = succeeds("train", "copy", "--out", folder, *COPY)
+    torch.set_num_threads(before)
+    (folder / "said").write_text(out)
+    return folder
+
+
+def parallel(folder, count=30):
+    """Two small files that belong together."""
+    left, right = folder / "text.en", folder / "text.de"
+    left.write_text("".join(f"sentence number {i}\n" for i in range(count)))
+    right.write_text("".join(f"Satz Nummer {i}\n" for i in range(count)))
+    return left, right
+
+
+# --- train
+
+
+def test_train_by_a_recipe(finished):
+    """It says what it does, how it goes, and what to do next."""
+    said = (finished / "said").read_text()
+    table, _, rest = said.partition("\n\nupdate 1:")
+    assert (
+        tomllib.loads(table) == read_recipe(finished / "config.toml").tables()
+    )
+    lines = rest.splitlines()
+    assert sum(line.startswith("update ") for line in lines) == 5
+    assert lines[-1] == (
+        "Done after 4 updates. Average the last checkpoints with: "
+        f"transformer-annotated average {finished}"
+    )
+    names = [path.name for path in checkpoints(finished / "checkpoints")]
+    assert names == ["step-2", "step-4"]
+    assert len(read_metrics(finished)) == 6
+
+
+def test_running_over_a_run_is_refused(finished):
+    """With what to do instead, and nothing changed."""
+    before = {p: p.stat().st_mtime_ns for p in finished.rglob("*.*")}
+    for more in ([], changes(d_ff=32), changes(steps=9)):
+        line = refuses("train", "copy", "--out", finished, *COPY, *more)
+        assert f"{finished}: holds a run already" in line
+        assert "--resume" in line
+    after = {p: p.stat().st_mtime_ns for p in finished.rglob("*.*")}
+    assert after == before
+
+
+def test_a_finished_run_says_so(finished):
+    """Once more, and no update."""
+    out = succeeds("train", "--out", finished, "--resume")
+    assert "Done after 4 updates." in out
+    assert "update 5" not in out
+    assert len(read_metrics(finished)) == 6
+
+
+def test_resume_needs_no_recipe(tmp_path):
+    """The folder knows; changes are noted for the next time."""
+    folder = tmp_path / "run"
+    succeeds("train", "copy", "--out", folder, *COPY)
+    out = succeeds("train", "--out", folder, "--resume", *changes(steps=6))
+    assert "Done after 6 updates." in out
+    assert read_recipe(folder / "config.toml").training.steps == 6
+    assert "Done after 6" in succeeds("train", "--out", folder, "--resume")
+    whole = tmp_path / "whole"
+    succeeds("train", "copy", "--out", whole, *COPY, *changes(steps=6))
+    assert_same_run(folder, whole)
+    line = refuses(
+        "train", "--out", folder, "--resume", *changes(warmup=99, steps=9)
+    )
+    assert "warmup: 99" in line and "with 10" in line
+    assert read_recipe(folder / "config.toml").training.warmup == 10
+
+
+def test_resume_in_a_new_folder_begins(tmp_path):
+    """As a job does that is started again and again."""
+    folder = tmp_path / "run"
+    for _ in range(2):
+        out = succeeds("train", "copy", "--out", folder, "--resume", *COPY)
+        assert "Done after 4 updates." in out
+    assert len(read_metrics(folder)) == 6
+
+
+def test_torchrun_restarts_go_on(tmp_path, monkeypatch, finished):
+    """A second life resumes without being told to."""
+    folder = tmp_path / "run"
+    succeeds("train", "copy", "--out", folder, *COPY, *changes(steps=2))
+    refuses("train", "copy", "--out", folder, *COPY)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    succeeds("train", "copy", "--out", folder, *COPY)
+    assert_same_run(folder, finished)
+
+
+def test_a_recipe_of_ones_own(tmp_path):
+    """A file beside the packaged ones."""
+    file = tmp_path / "mine.toml"
+    file.write_text('[corpus]\nname = "reverse"\n[tokenizer]\nkind = "words"\n')
+    out = succeeds("train", file, "--out", tmp_path / "run", *COPY)
+    assert 'name = "reverse"' in out and "Done after 4" in out
+
+
+def test_two_files(tmp_path):
+    """The shortest way: your files, and nothing else to say."""
+    left, right = parallel(tmp_path)
+    folder = tmp_path / "run"
+    out = succeeds(
+        "train", "--source", left, "--target", right, "--out", folder, *OWN
+    )
+    assert "Done after 1 updates." in out
+    recipe = read_recipe(folder / "config.toml")
+    assert recipe.corpus.source_file == str(left)
+    assert recipe.corpus.target_file == str(right)
+    assert recipe.training.patience == 10  # as in your-files
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    assert tokenizer.decode(tokenizer.encode("Satz 7", "de")) == "Satz 7"
+
+
+@pytest.mark.parametrize("end", [".gz", ".xz"])
+def test_packed_files(tmp_path, end):
+    """Packed files are read as they are."""
+    pack = {".gz": gzip.open, ".xz": lzma.open}[end]
+    packed = []
+    for path in parallel(tmp_path):
+        packed.append(f"{path}{end}")
+        with pack(packed[-1], "wb") as file:
+            file.write(path.read_bytes())
+        path.unlink()
+    succeeds(
+        "train",
+        "--source",
+        packed[0],
+        "--target",
+        packed[1],
+        "--out",
+        tmp_path / "run",
+        *OWN,
+    )
+
+
+def test_a_table(tmp_path):
+    """One file with a tab in each line."""
+    file = tmp_path / "pairs.en-de.tsv"
+    file.write_text("".join(f"word {i}\tWort {i}\n" for i in range(30)))
+    succeeds("train", "--source", file, "--out", tmp_path / "run", *OWN)
+
+
+def test_files_and_a_recipe(tmp_path):
+    """The recipe's model, your sentences; changes of the corpus count."""
+    left, right = parallel(tmp_path)
+    folder = tmp_path / "run"
+    succeeds(
+        "train",
+        "multi30k-en-de",
+        "--source",
+        left,
+        "--target",
+        right,
+        "--out",
+        folder,
+        *OWN,
+        *changes(valid_size=2),
+    )
+    recipe = read_recipe(folder / "config.toml")
+    assert (recipe.corpus.name, recipe.corpus.variant) == ("", "")
+    assert recipe.corpus.valid_size == 2
+    assert recipe.training.factor == 2.53
+    about = json.loads((folder / "data/valid/about.json").read_text())
+    assert about["pairs"] == 2
+
+
+def test_validation_files(tmp_path):
+    """Given by --set, they are what is validated on."""
+    left, right = parallel(tmp_path)
+    table = tmp_path / "valid.tsv"
+    table.write_text("one\teins\ntwo\tzwei\nthree\tdrei\n")
+    succeeds(
+        "train",
+        "--source",
+        left,
+        "--target",
+        right,
+        "--out",
+        tmp_path / "run",
+        *OWN,
+        *changes(valid_source_file=table),
+    )
+    about = tmp_path / "run/data/valid/about.json"
+    assert json.loads(about.read_text())["pairs"] == 3
+
+
+# --- prepare and average
+
+
+def test_prepare_and_train_from_it(tmp_path, finished):
+    """Once for many runs; the run finds it again by itself."""
+    data, folder = tmp_path / "data", tmp_path / "run"
+    out = succeeds("prepare", "copy", "--out", data, *COPY)
+    assert out == (
+        "60 pairs to train on, 8 to validate on, 0 skipped (empty, or longer "
+        "than 256 tokens); vocabulary 30. Train with: transformer-annotated "
+        f"train copy --data {data} --out DIR\n"
+    )
+    succeeds(
+        "train",
+        "copy",
+        "--data",
+        data,
+        "--out",
+        folder,
+        *COPY,
+        *changes(steps=2),
+    )
+    succeeds("train", "--out", folder, "--resume", *changes(steps=4))
+    assert not (folder / "data").exists()
+    assert_same_run(folder, finished)
+
+
+def test_prepare_by_the_name_of_a_corpus(tmp_path):
+    """The first recipe for it; here the files are missing, by name."""
+    assert cli._recipe_for("copy") == "copy"
+    assert cli._recipe_for("multi30k") == "multi30k-en-de"
+    assert cli._recipe_for("tatoeba") == "tatoeba-de-en"
+    assert cli._recipe_for("wmt14-en-fr") == "wmt14-en-fr-base"
+    assert cli._recipe_for("mine.toml") == "mine.toml"
+    assert cli._recipe_for("nope") == "nope"
+    line = refuses(
+        "prepare",
+        "multi30k",
+        "--out",
+        tmp_path / "data",
+        *changes(folder=tmp_path),
+    )
+    assert "multi30k" in line and "train.lc.norm.tok.en" in line
+
+
+def test_prepare_tells_what_was_skipped(tmp_path):
+    """Sentences beyond the limit, and whose limit it is."""
+    out = succeeds(
+        "prepare", "copy", "--out", tmp_path, *COPY, *changes(max_length=8)
+    )
+    kept, skipped = int(out.split()[0]), int(out.split(", ")[2].split()[0])
+    assert kept + skipped == 60 and skipped > 0
+    assert "longer than 8 tokens" in out
+
+
+def test_data_of_another_recipe(tmp_path):
+    """Refused, with the first difference."""
+    succeeds("prepare", "copy", "--out", tmp_path / "data", *COPY)
+    line = refuses(
+        "train",
+        "copy",
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "run",
+        *COPY,
+        *changes(train_size=61),
+    )
+    assert "train_size is 60 there, and 61 here" in line
+
+
+def test_average(tmp_path):
+    """The mean of the last checkpoints, where a model is looked for."""
+    folder = tmp_path / "run"
+    succeeds(
+        "train", "copy", "--out", folder, *COPY, *changes(checkpoint_every=1)
+    )
+    out = succeeds("average", folder, "--last", 2)
+    file = folder / "model.safetensors"
+    assert out == f"{file}: the average of step-3 to step-4, 2 checkpoints\n"
+    mean = load_file(file)
+    ends = [weights_of(folder, step) for step in (3, 4)]
+    for name, tensor in mean.items():
+        assert_close(tensor, (ends[0][name] + ends[1][name]) / 2)
+    line = refuses("average", folder)
+    assert "3 checkpoints, but --last is 5" in line
+
+
+def test_average_of_nothing(tmp_path):
+    """No such folder, no such number."""
+    line = refuses("average", tmp_path / "none")
+    assert "0 checkpoints" in line
+    refuses("average", tmp_path, "--last", 0)
+    refuses("average", tmp_path, "--last", "many")
+    refuses("average")
+
+
+def test_average_of_a_damaged_checkpoint(tmp_path, finished):
+    """Which file it is, and no half of an average."""
+    folder = tmp_path / "checkpoints" / "step-1"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"x" * 50)
+    line = refuses("average", tmp_path, "--last", 1)
+    assert f"{folder}/model.safetensors: cannot be read" in line
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+# --- help
+
+
+def test_help():
+    """Every command, every recipe in one piece, every option."""
+    code, out, err = call("--help")
+    assert (code, err) == (0, "")
+    for command in ("train", "prepare", "average"):
+        assert f"\n  {command} " in out
+        assert call(command, "--help")[0] == 0
+    _, out, _ = call("train", "--help")
+    words = out.replace(",", " ").split()
+    assert set(recipe_names()) <= set(words)
+    for option in ("--out", "--source", "--target", "--data", "--resume"):
+        assert option in words
+    assert "--set" in words
+
+
+def test_no_arguments():
+    """Help, not an error message."""
+    _, out, err = call()
+    assert "Usage:" in out + err and "average" in out + err
+
+
+# --- what is refused
+
+NO_RUN = "train what? Name a recipe, or give --source and --target, or --resume"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "'--out'"),
+        (["trian", "copy"], "trian"),
+        (["train", "copy", "--out"], "--out"),
+        (["train", "copy", "--out", "OUT", "--nonsense"], "--nonsense"),
+        (["train", "--out", "OUT"], NO_RUN),
+        (["train", "--out", "OUT", "--resume"], NO_RUN),
+        (["train", "--out", "OUT", "--target", "x"], "--target needs --source"),
+        (["train", "copy", "--out", "OUT", "--target", "x"], "--target needs"),
+        (["train", "cpoy", "--out", "OUT"], "did you mean 'copy'?"),
+        (["train", "zzz", "--out", "OUT"], "known: copy, grammar, "),
+        (["train", "no.toml", "--out", "OUT"], "no.toml: No such file"),
+        (["train", "your-files", "--out", "OUT"], "give --source and --target"),
+        (["prepare", "your-files", "--out", "OUT"], "give --source and"),
+        (["prepare", "--out", "OUT"], "RECIPE"),
+        (["prepare", "nope", "--out", "OUT"], "unknown recipe, 'nope'"),
+        (["prepare", "copy"], "--out"),
+        (["train", "a\0b", "--out", "OUT"], "unknown recipe"),
+        (["train", "a\0.toml", "--out", "OUT"], "null"),
+        (["train", "copy", "--out", "a\0b"], "null"),
+        (["train", "copy", "--out", "/proc/x/y", *COPY], "/proc/x"),
+        (["train", "copy", "--out", "/dev/null", *COPY], "/dev/null"),
+        (["train", "--source", "no.en", "--out", "OUT"], "no.en: no such file"),
+        (["train", "--source", "a\0b", "--out", "OUT"], "no such file"),
+        (["train", "--source", "x" * 9999, "--out", "OUT"], "too long"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message):
+    """Exit code 2, and one line that says what is wrong."""
+    out = str(tmp_path / "run")
+    line = refuses(*(out if word == "OUT" else word for word in arguments))
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("steps", "expected key=value"),
+        ("steps=x", "steps: 'x', expected int"),
+        ("steps=0", "steps: 0, expected more than 0"),
+        ("seed=1", "corpus.seed or training.seed"),
+        ("stepz=1", "did you mean 'steps'?"),
+        ("training.seed=" + "9" * 30, "seed: 9999"),
+        ("batch_tokens=5", "batch_tokens: 5, expected at least 13"),
+        ("d_model=1000000000", "model: no memory for"),
+        ("heads=3", "heads"),
+        ("dropout=high", "dropout: 'high', expected"),
+        ("max_length=1", "none left"),
+        ("max_length=0", "max_length: 0"),
+        ("name=zzz", "no corpus 'zzz'"),
+        ("name=", "neither a name nor a source_file"),
+        ("source_file=x", "corpus.source_file: 'x', but"),
+        ("variant=tok", "variant: 'tok'"),
+        ("source=fr", "source, target: 'fr'"),
+        ("kind=byte-pairs --set vocab_size=9", "vocab_size: 9, expected at"),
+        ("kind=chars", "kind: 'chars', expected"),
+        ("min_frequency=100000", "min_frequency"),
+        ("min_frequency=0", "min_frequency: 0"),
+        ("learned_positions=3", "3 were learned"),
+        ("precision=half", "precision: 'half', expected"),
+        ("prepared=/dev/null", "/dev/null"),
+        ("steps=" + "[" * 5000, "steps"),
+    ],
+)
+def test_bad_changes(tmp_path, change, message):
+    """The name, the value, what would do; and no run is left behind."""
+    folder = tmp_path / "run"
+    words = ["--set", *change.split()]
+    line = refuses("train", "copy", "--out", folder, *COPY, *words)
+    assert message in line
+    assert not checkpoints(folder / "checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"), [("grammar", 100000), ("grammar", 3000)]
+)
+def test_a_grammar_beyond_depth(tmp_path, name, depth):
+    """Sentences that nest deeper than Python can are refused."""
+    refuses("prepare", name, "--out", tmp_path, *changes(depth=depth))
+
+
+LINES = b"".join(b"line %d\n" % i for i in range(30))
+BAD = {
+    "binary": (bytes(range(256)) * 4, "zero byte"),
+    "latin-1": (LINES + b"Gr\xfc\xdfe\n", "line 31: not UTF-8"),
+    "utf-16": (LINES.decode().encode("utf-16"), "UTF-8"),
+    "empty": (b"", "lines"),
+    "longer": (LINES + b"one more\n", "31 lines"),
+    "shorter": (LINES[:-8], "29 lines"),
+    "NULs": (LINES.replace(b"line 7", b"li\0e 7"), "line 8: a zero byte"),
+    "damaged gzip": (gzip.compress(LINES)[:-12], "damaged or cut short"),
+    "damaged xz": (lzma.compress(LINES)[:-12], "damaged or cut short"),
+    "only blank lines": (b"\n \n\t\n" * 10, "no pair with text on both sides"),
+    "one line": (b"line\n", "lines"),
+}
+
+
+@pytest.mark.parametrize("side", ["source", "target", "both"])
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_files(tmp_path, kind, side):
+    """Whichever of the two files it is: its name, and what is wrong."""
+    content, message = BAD[kind]
+    paths = {name: tmp_path / f"text.{name}" for name in ("source", "target")}
+    for name, path in paths.items():
+        path.write_bytes(content if side in (name, "both") else LINES)
+    words = [w for name, path in paths.items() for w in (f"--{name}", path)]
+    arguments = ["train", *words, "--out", tmp_path / "run", *OWN]
+    if kind == "longer" and side == "both":  # then they fit
+        succeeds(*arguments)
+        return
+    if kind == "shorter" and side == "both":
+        succeeds(*arguments)
+        return
+    line = refuses(*arguments)
+    if side != "both":
+        assert "text." in line and message in line
+    assert not checkpoints(tmp_path / "run/checkpoints")
+
+
+GOOD = {
+    "BOM": b"\xef\xbb\xbf" + LINES,
+    "CRLF": LINES.replace(b"\n", b"\r\n"),
+    "no last line end": LINES[:-1],
+    "blank lines": LINES.replace(b"line 3\n", b"\n"),
+    "a line of a megabyte": LINES.replace(b"line 4\n", b"x" * 2**20 + b"\n"),
+    "odd characters": LINES.replace(
+        b"line", "\u2028\x0b\x85\U0001f600".encode()
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(k, marks=pytest.mark.skip("R22") if "mega" in k else ())
+        for k in GOOD
+    ],
+)
+def test_files_that_are_odd_but_good(tmp_path, kind):
+    """What editors and other systems leave in files is no obstacle."""
+    left, right = tmp_path / "a", tmp_path / "b"
+    left.write_bytes(GOOD[kind])
+    right.write_bytes(LINES)
+    out = tmp_path / "run"
+    arguments = ["--source", left, "--target", right, "--out", out]
+    assert "Done after 1" in succeeds("train", *arguments, *OWN)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("FOLDER", "a folder, expected a file"),
+        ("missing", "no such file"),
+        ("/proc/self/mem", "/proc/self/mem"),  # cannot be read
+        ("/dev/zero", "expected a regular file"),
+        ("FOLDER/pipe", "expected a regular file"),
+        ("LOOP", "LOOP"),
+        ("FOLDER/text.en/more", "text.en"),
+        ("FOLDER/text.en", "0 tabs, expected one"),  # no table
+    ],
+)
+def test_files_that_are_none(tmp_path, source, message):
+    """Folders, devices, pipes, links to nowhere."""
+    parallel(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "LOOP").symlink_to(tmp_path / "LOOP")
+    name = source.replace("FOLDER", str(tmp_path))
+    if name == "LOOP":
+        name = str(tmp_path / "LOOP")
+    line = refuses("train", "--source", name, "--out", tmp_path / "run", *OWN)
+    assert message in line
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.binary(max_size=12)
+        | st.text(max_size=6).map(lambda t: t.encode("utf-8", "surrogatepass"))
+        | st.sampled_from([b"", b" ", b"\t", b"a b", b"\0", b"\xff", b"\r"]),
+        max_size=6,
+    ),
+    st.lists(st.sampled_from([b"", b"x", b"y z", b"\xef\xbb\xbf"]), max_size=6),
+    st.integers(0, 20),
+    st.booleans(),
+    st.sampled_from([False, False, True]),
+)
+def test_any_two_files(tmp_path_factory, left, right, more, even, table):
+    """A model or one line, whatever the files hold."""
+    folder = tmp_path_factory.mktemp("any")
+    tail = [b"word %d" % i for i in range(more)]
+    if even:  # of equal length
+        right = [*right, *[b"x"] * 6][: len(left)]
+    (folder / "a").write_bytes(b"\n".join([*left, *tail]))
+    (folder / "b").write_bytes(b"\n".join([*right, *tail]))
+    words = ["train", "--source", folder / "a", "--out", folder / "run", *OWN]
+    if not table:
+        words += ["--target", folder / "b"]
+    code, out, err = call(*words)
+    if code:
+        assert code == 2 and "Traceback" not in err
+        assert err.startswith("error: ") and err.count("\n") == 1
+    else:
+        assert "Done after 1 updates." in out and err == ""
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "train",
+                "prepare",
+                "average",
+                "copy",
+                "zzz",
+                "--out",
+                "--set",
+                "steps=x",
+                "--resume",
+                "--source",
+                "--last",
+                "-1",
+                "--",
+                "",
+                "\ud800",
+                "\0",
+                "x.toml",
+            ]
+        ),
+        max_size=6,
+    )
+)
+def test_any_arguments(tmp_path_factory, words):
+    """Help or a refusal, of whatever words."""
+
+    def meant(*_):
+        raise ValueError("none of these can be meant")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("anywhere"))
+        patch.setattr(cli, "run", meant)
+        patch.setattr(cli, "prepare", meant)
+        code, _, err = call(*words)
+    assert code in (0, 2) and "Traceback" not in err
+
+
+# --- errors on the way
+
+
+def test_errors_in_training_have_another_code(tmp_path, monkeypatch):
+    """What happened on the way is 1; what was asked for is 2."""
+
+    def stop(*_):
+        raise TrainingError("the disk\n is  full")
+
+    monkeypatch.setattr(cli, "run", stop)
+    line = refuses("train", "copy", "--out", tmp_path, *COPY, code=1)
+    assert line == "error: the disk is full"
+
+
+def test_a_worker_says_who_it_is(tmp_path, monkeypatch):
+    """Among many, the line begins with the number."""
+    monkeypatch.setenv("RANK", "3")
+    code, _, err = call("train", "zzz", "--out", tmp_path)
+    assert code == 2 and err.startswith("worker 3: error: unknown recipe")
+
+
+def test_errors_without_words(tmp_path, monkeypatch):
+    """At least their name."""
+
+    def stop(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(cli, "run", stop)
+    line = refuses("train", "copy", "--out", tmp_path, *COPY)
+    assert line == "error: MemoryError"
+
+
+def test_bugs_are_not_hidden(tmp_path, monkeypatch):
+    """What is nobody's fault but ours shows where it is."""
+
+    def stop(*_):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(cli, "run", stop)
+    monkeypatch.setattr(
+        sys, "argv", ["x", "train", "copy", "--out", str(tmp_path)]
+    )
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        pytest.raises(KeyError, match="a bug"),
+    ):
+        main()
+
+
+def test_a_loss_that_is_no_number(tmp_path):
+    """Code 1, one line, and the last good checkpoint to go on from."""
+    folder = tmp_path / "run"
+    succeeds("train", "copy", "--out", folder, *COPY)
+    line = refuses(
+        "train",
+        "--out",
+        folder,
+        "--resume",
+        *changes(factor=1e30, steps=9),
+        code=1,
+    )
+    assert "update " in line and "factor" in line
+    out = succeeds(
+        "train", "--out", folder, "--resume", *changes(factor=1, steps=6)
+    )
+    assert "Done after 6" in out
+
+
+# --- real processes
+
+SETTING = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def start(*arguments):
+    """The command as a shell would start it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "transformer_annotated", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=SETTING,
+        cwd=Path(cli.__file__).parents[1],
+    )
+
+
+def test_a_real_process_that_is_refused(tmp_path):
+    """Nothing on its output, one line on the other, code 2."""
+    with start("train", "cpoy", "--out", tmp_path) as process:
+        out, err = process.communicate()
+    assert process.returncode == 2 and out == ""
+    assert err == "error: unknown recipe, 'cpoy'; did you mean 'copy'?\n"
+
+
+def ends_as_if_never_stopped(folder, step, tmp_path):
+    """Two more updates lead to where a run without a stop is."""
+    more = changes(steps=step + 2)
+    succeeds("train", "--out", folder, "--resume", *more)
+    whole = tmp_path / "whole"
+    succeeds("train", "copy", "--out", whole, *COPY, *more)
+    assert_same_run(folder, whole)
+
+
+def test_sigterm_to_a_real_process(tmp_path):
+    """What a cluster sends: it saves, says so, and goes on later."""
+    folder = tmp_path / "run"
+    more = changes(steps=100000, checkpoint_every=100000, log_every=1)
+    with start("train", "copy", "--out", folder, *COPY, *more) as process:
+        for line in process.stdout:
+            if line.startswith("update 2:"):
+                process.send_signal(signal.SIGTERM)
+                break
+        out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    step = checkpoints(folder / "checkpoints")[-1].name.removeprefix("step-")
+    assert out.splitlines()[-1] == (
+        f"Stopped at update {int(step):,}. Go on with: transformer-annotated "
+        f"train --out {folder} --resume"
+    )
+    ends_as_if_never_stopped(folder, int(step), tmp_path)
+
+
+def train_there(arguments, report, out):
+    """The command in another process, which reports each update."""
+    torch.set_num_threads(1)
+    real = training.update
+
+    def reporting(learner, optimizer, *rest):
+        report.send(optimizer.steps)
+        return real(learner, optimizer, *rest)
+
+    training.update = reporting
+    sys.argv = ["transformer-annotated", *arguments]
+    with open(out, "w") as file, contextlib.redirect_stdout(file):
+        main()
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c(tmp_path, presses):
+    """The first ends a run in good order, the second at once."""
+    folder, said = tmp_path / "run", tmp_path / "said"
+    more = changes(steps=100000, checkpoint_every=100000)
+    words = ["train", "copy", "--out", str(folder), *COPY, *more]
+    ours, theirs = NURSERY.Pipe(duplex=False)
+    process = NURSERY.Process(target=train_there, args=(words, theirs, said))
+    process.start()
+    theirs.close()
+    while ours.recv() < 3:
+        pass
+    for _ in range(presses):
+        os.kill(process.pid, signal.SIGINT)
+    with contextlib.suppress(EOFError):
+        while True:
+            ours.recv()
+    process.join()
+    code = process.exitcode
+    process.close()
+    ours.close()
+    there = checkpoints(folder / "checkpoints")
+    if code == 0:  # two may arrive as one
+        assert "Stopped at update " in said.read_text()
+        step = int(there[-1].name.removeprefix("step-"))
+        assert step > 3
+        ends_as_if_never_stopped(folder, step, tmp_path)
+    else:
+        assert presses == 2 and code in (1, 130) and not there
