@@ -176,7 +176,7 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """What to say of a name that is not known."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(known)
     return f"unknown {kind}, {name!r}; {hint}"
 
 # %% ../notebooks/15_recipe.ipynb #35a4a6ad

@@ -636,8 +636,9 @@ def _explained(
     except torch.OutOfMemoryError as problem:
         raise TrainingError(
             f"{where}: no memory left on {worker.device} for parts of "
-            f"{[tuple(part.tgt.shape) for part in parts]}. Go on with --resume and a larger "
-            "accumulate: it cuts the same batch into more parts") from problem
+            f"{[tuple(part.tgt.shape) for part in parts]}. Go on with --resume "
+            "and a larger accumulate: it cuts the same batch into more parts"
+        ) from problem
     except RuntimeError as problem:
         if worker.world == 1 or not _lost_contact(problem):
             raise
