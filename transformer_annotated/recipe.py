@@ -176,7 +176,9 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """What to say of a name that is not known."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(known)
+    hint = "known: " + ", ".join(known)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
     return f"unknown {kind}, {name!r}; {hint}"
 
 # %% ../notebooks/15_recipe.ipynb #35a4a6ad
@@ -208,7 +210,7 @@ def read_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError,
             RecursionError) as problem:
         raise ValueError(f"{name}: not a TOML file: {problem}") from None
-    recipe_from(tables, str(name))              # before the changes: whose fault?
+    recipe_from(tables, str(name))              # whose fault, if any?
     for change in changes:
         _apply(tables, change)
     return recipe_from(tables, "--set" if changes else str(name))

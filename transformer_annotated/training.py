@@ -719,9 +719,10 @@ def _wrap(
 ) -> nn.Module:
     """The learner for many workers, and compiled, where that is wanted."""
     if worker.world > 1:
+        has_gpu = worker.device.type == "cuda"
         learner = DistributedDataParallel(
-            learner, gradient_as_bucket_view=True,
-            device_ids=[worker.device] if worker.device.type == "cuda" else None)
+            learner, device_ids=[worker.device] if has_gpu else None,
+            gradient_as_bucket_view=True)
     if config.compile:
         learner = torch.compile(learner, dynamic=True)
     return learner
@@ -740,7 +741,7 @@ class _Diary(AbstractContextManager):
                                           config.tensorboard)
         self.show = writes and show
         self.bar = tqdm(total=config.steps, initial=progress.step, unit="step",
-                        disable=None if self.show else True)  # None: no terminal
+                        disable=None if self.show else True)  # None: no tty
         self.began = time.monotonic() - progress.seconds
 
     def __exit__(self, *problem: object) -> None:
