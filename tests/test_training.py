@@ -1,5 +1,6 @@
 """Training: right sums, exact resumption, and nothing lost to accidents."""
 
+import contextlib
 import json
 import math
 import multiprocessing
@@ -261,6 +262,18 @@ def test_seeds_that_torch_cannot_take_are_refused_by_name():
 # --- one update
 
 
+class Deaf(Worker):
+    """One of two workers, who never hears of the other."""
+
+    def total(self, numbers):
+        """What it has itself."""
+        return numbers
+
+    def any(self, flag):
+        """What it knows itself."""
+        return flag
+
+
 @pytest.mark.parametrize("parts", [2, 3, 4])
 def test_parts_of_a_batch_are_as_good_as_the_whole(parts):
     """Two updates, each cut into parts, lead to the same parameters."""
@@ -341,6 +354,35 @@ def test_the_loss_is_smoothed_but_the_likelihood_is_not():
     assert_close(sums, torch.stack([known.smoothed, known.nll]))
 
 
+def test_among_many_the_gradient_is_what_their_mean_will_be():
+    """Gradients of workers are averaged, so each is as many times as large."""
+    norms = []
+    for worker in (ALONE, Deaf(0, 3)):
+        model = tiny(dropout=0.0)
+        _, norm = update(Learner(model), noam(model), a_batch(2), worker=worker)
+        norms.append(norm)
+    assert_close(norms[1], 3 * norms[0])
+
+
+class Meeting(Learner):
+    """A learner that notes when it keeps its gradients to itself."""
+
+    alone = 0
+
+    def no_sync(self):
+        """As of DistributedDataParallel."""
+        self.alone += 1
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_workers_exchange_gradients_once_for_each_update(parts):
+    """After the last part, and not before."""
+    learner = Meeting(tiny())
+    update(learner, noam(learner.model), a_batch(parts))
+    assert learner.alone == parts - 1
+
+
 class Spy(NoamOptimizer):
     """Notes the norm of the gradient at each step."""
 
@@ -376,7 +418,9 @@ def test_the_schedule_ticks_once_for_each_update(parts):
         assert optimizer.rate == noam_rate(number, 16, 100, 2.0)
 
 
-@pytest.mark.parametrize("poison", ["weight", "last part", "gradient"])
+@pytest.mark.parametrize(
+    "poison", ["weight", "last part", "gradient", "likelihood"]
+)
 def test_a_loss_that_is_no_number_changes_nothing(poison):
     """Parameters, moments and schedule stay as they were, to the bit."""
     model = tiny(dropout=0.0)
@@ -392,7 +436,9 @@ def test_a_loss_that_is_no_number_changes_nothing(poison):
         def forward(src, tgt):
             calls.append(src)
             loss = real(src, tgt)
-            if len(calls) == 3:
+            if len(calls) == 3 and poison == "likelihood":
+                loss = replace(loss, nll=loss.nll * math.nan)
+            elif len(calls) == 3:
                 loss = replace(loss, smoothed=loss.smoothed * math.inf)
             return loss
 
@@ -772,18 +818,6 @@ def test_patience_ends_a_run(tmp_path, monkeypatch):
     kept = [path.name for path in checkpoints(tmp_path / "checkpoints")]
     assert kept == ["step-2", "step-4"]
     assert go(tmp_path, resume=True, patience=2).step == 4
-
-
-class Deaf(Worker):
-    """One of two workers, who never hears of the other."""
-
-    def total(self, numbers):
-        """What it has itself."""
-        return numbers
-
-    def any(self, flag):
-        """What it knows itself."""
-        return flag
 
 
 @pytest.mark.parametrize("rank", [0, 1])
