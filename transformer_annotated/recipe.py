@@ -109,6 +109,8 @@ class TokenizerConfig:
     def __post_init__(self) -> None:
         """Refuse values that cannot be meant."""
         _check_types(self)
+        if not self.max_length:
+            raise ValueError("max_length: 0, expected at least 1")
         if self.kind not in ("byte-pairs", "words"):
             raise ValueError(f"kind: {self.kind!r}, expected 'byte-pairs' or "
                              "'words'")
