@@ -24,11 +24,11 @@ test: .venv/ready browser  ## Check everything.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(STEP) "Testing the package, the ledger, and that notebooks and package agree"
-	$(BIN)/pytest -m "not site"
+	$(BIN)/pytest -n 2 -m "not site"
 	$(STEP) "Running the notebooks and building the pages, all of them"
 	$(BUILD) --all
 	$(STEP) "Opening every page in a real browser"
-	$(BIN)/pytest -m site
+	$(BIN)/pytest -n 2 -m site
 
 serve: book  ## Open the website on localhost.
 	$(STEP) "http://localhost:$(PORT) (Ctrl-C stops it)"

@@ -283,6 +283,8 @@ def test_noam_chart_marks_the_peak():
     at = {s["as"]: eval(s["calculate"], names) for s in point["transform"]}
     assert at["step"] == 900
     assert at["rate"] == pytest.approx(noam_rate(900, 256, 900, 3))
+
+
 def test_ring_map_has_a_step_for_each_state():
     """A slider from before the first step to after the last."""
     counts = torch.stack([torch.eye(2) + step for step in range(3)])

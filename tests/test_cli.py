@@ -564,13 +564,7 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(k, marks=pytest.mark.skip("R22") if "mega" in k else ())
-        for k in GOOD
-    ],
-)
+@pytest.mark.parametrize("kind", GOOD)
 def test_files_that_are_odd_but_good(tmp_path, kind):
     """What editors and other systems leave in files is no obstacle."""
     left, right = tmp_path / "a", tmp_path / "b"

@@ -38,7 +38,8 @@ def copy(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     (tmp_path / PACKAGE.name).mkdir()
-    shutil.copy(PACKAGE / "__init__.py", tmp_path / PACKAGE.name)
+    for written in ("__init__.py", "__main__.py"):
+        shutil.copy(PACKAGE / written, tmp_path / PACKAGE.name)
     return tmp_path
 
 

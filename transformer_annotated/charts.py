@@ -891,7 +891,8 @@ def calibration_chart(
         .add_params(shown)
     )
     dots = base.mark_circle(opacity=0.9).encode(
-        alt.Size("share:Q", legend=None).scale(domain=[0, 0.5], range=[15, 300]),
+        alt.Size("share:Q", legend=None)
+        .scale(domain=[0, 0.5], range=[15, 300]),
         tooltip=["line:N", "sure:Q", "right:Q", "share:Q"])
     ends = alt.Data(values=[{"sure": 0, "right": 0}, {"sure": 1, "right": 1}])
     diagonal = alt.Chart(ends).mark_line(

@@ -517,7 +517,7 @@ class ArrowPairs(Sequence):
 
     @property
     def digest(self) -> str:
-        """A fingerprint: the library's own, and the direction."""
+        """A fingerprint of the library, and the direction."""
         return "-".join((self.dataset._fingerprint, *self.sides))
 
 # %% ../notebooks/09_corpora.ipynb #ece762f2
@@ -599,7 +599,7 @@ def load(
     """A corpus by name: synthetic, from a local folder, or from the Hub.
 
     Args:
-        name: "copy", "reverse", "grammar", or one of :data:`KNOWN`.
+        name: "copy", "reverse", "grammar", or one of ``KNOWN``.
         source: Language of the source; by default the corpus's first.
         target: Language of the target.
         folder: Look for files here, and nowhere else. By default in the

@@ -39,7 +39,8 @@ def setup(minutes: float = 10.0) -> Iterator[Worker]:
     patience = timedelta(minutes=minutes)
     dist.init_process_group(
         "nccl" if has_gpu else "gloo", store=_store(patience), rank=rank,
-        world_size=world, timeout=patience, device_id=device if has_gpu else None)
+        world_size=world, timeout=patience,
+        device_id=device if has_gpu else None)
     yield Worker(rank, world, device)
     dist.destroy_process_group()                # not after an error: may hang
 

@@ -322,7 +322,7 @@ class NounPhrase:
 
     @property
     def person(self) -> int:
-        """Which form of the verb it asks for: that of er, or that of wir."""
+        """Which form of the verb it asks for, that of er or that of wir."""
         return 1 + self.plural
 
     @property

@@ -123,7 +123,9 @@ class _Gradients:
             push = rows.sum(0, dtype=centre.dtype) * (-epsilon / len(matrix))
             self.weight = push.repeat(len(matrix), 1)
 
-    def add(self, x: Tensor, exps: Tensor, total: Tensor, label: Tensor) -> None:
+    def add(
+        self, x: Tensor, exps: Tensor, total: Tensor, label: Tensor
+    ) -> None:
         """Take in a chunk: rows ``(c, d)``, exponentials ``(c, V)``."""
         exps.scatter_add_(1, label, (self.epsilon - 1) * total)
         exps = exps.to(x.dtype)                           # (c, V)

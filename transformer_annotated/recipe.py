@@ -109,6 +109,8 @@ class TokenizerConfig:
     def __post_init__(self) -> None:
         """Refuse values that cannot be meant."""
         _check_types(self)
+        if not self.max_length:
+            raise ValueError("max_length: 0, expected at least 1")
         if self.kind not in ("byte-pairs", "words"):
             raise ValueError(f"kind: {self.kind!r}, expected 'byte-pairs' or "
                              "'words'")
@@ -176,7 +178,9 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """What to say of a name that is not known."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    hint = "known: " + ", ".join(known)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
     return f"unknown {kind}, {name!r}; {hint}"
 
 # %% ../notebooks/15_recipe.ipynb #35a4a6ad
@@ -208,7 +212,7 @@ def read_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError,
             RecursionError) as problem:
         raise ValueError(f"{name}: not a TOML file: {problem}") from None
-    recipe_from(tables, str(name))              # before the changes: whose fault?
+    recipe_from(tables, str(name))              # whose fault, if any?
     for change in changes:
         _apply(tables, change)
     return recipe_from(tables, "--set" if changes else str(name))
@@ -309,10 +313,13 @@ def learn_tokenizer(
     corpus: Corpus, config: TokenizerConfig
 ) -> BytePairs | Words:
     """A tokeniser learned from the training part of a corpus, and no other."""
-    pairs = corpus.splits["train"]
+    longest = 100 * config.max_length           # letters; the rest is no text
+    pairs = (pair for pair in corpus.splits["train"]
+             if max(map(len, pair)) <= longest)
     if config.kind == "byte-pairs":
         return train_bpe((text for pair in pairs for text in pair),
                          config.vocab_size, config.min_frequency)
+    pairs = list(pairs)
     sides = {corpus.source: [0], corpus.target: [1]}
     if corpus.source == corpus.target:
         sides = {corpus.source: [0, 1]}

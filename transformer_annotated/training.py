@@ -636,8 +636,9 @@ def _explained(
     except torch.OutOfMemoryError as problem:
         raise TrainingError(
             f"{where}: no memory left on {worker.device} for parts of "
-            f"{[tuple(part.tgt.shape) for part in parts]}. Go on with --resume and a larger "
-            "accumulate: it cuts the same batch into more parts") from problem
+            f"{[tuple(part.tgt.shape) for part in parts]}. Go on with --resume "
+            "and a larger accumulate: it cuts the same batch into more parts"
+        ) from problem
     except RuntimeError as problem:
         if worker.world == 1 or not _lost_contact(problem):
             raise
@@ -718,9 +719,10 @@ def _wrap(
 ) -> nn.Module:
     """The learner for many workers, and compiled, where that is wanted."""
     if worker.world > 1:
+        has_gpu = worker.device.type == "cuda"
         learner = DistributedDataParallel(
-            learner, gradient_as_bucket_view=True,
-            device_ids=[worker.device] if worker.device.type == "cuda" else None)
+            learner, device_ids=[worker.device] if has_gpu else None,
+            gradient_as_bucket_view=True)
     if config.compile:
         learner = torch.compile(learner, dynamic=True)
     return learner
@@ -739,7 +741,7 @@ class _Diary(AbstractContextManager):
                                           config.tensorboard)
         self.show = writes and show
         self.bar = tqdm(total=config.steps, initial=progress.step, unit="step",
-                        disable=None if self.show else True)  # None: no terminal
+                        disable=None if self.show else True)  # None: no tty
         self.began = time.monotonic() - progress.seconds
 
     def __exit__(self, *problem: object) -> None:
