@@ -381,7 +381,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
     st.builds(
         TokenizerConfig,
         kind=st.sampled_from(["words", "byte-pairs"]),
-        max_length=st.integers(0, 999),
+        max_length=st.integers(1, 999),
     ),
     st.builds(
         TransformerConfig,
@@ -558,6 +558,20 @@ def test_the_vocabulary_is_of_the_training_part_alone(kind):
         assert len(tokenizer.encode("apple")) == 1
 
 
+@pytest.mark.parametrize("kind", ["words", "byte-pairs"])
+def test_lines_that_are_no_text_are_not_learned(kind):
+    """A line that no limit would let pass teaches nothing, on either side."""
+    good = ("word word", "wort wort")
+    config = TokenizerConfig(kind, max_length=3)
+    known = learn_tokenizer(corpus_of([good], []), config)
+    for bad in (("bad " * 76, "x"), ("x", "bad " * 76)):
+        found = learn_tokenizer(corpus_of([good, bad], []), config)
+        assert found.vocab_size == known.vocab_size
+    limit = ("bad " * 75, "x")  # 300 letters
+    found = learn_tokenizer(corpus_of([good, limit], []), config)
+    assert found.vocab_size > known.vocab_size
+
+
 def test_words_are_cut_by_the_rules_of_their_language():
     """Two languages, one vocabulary; one language for both sides, too."""
     pairs = [("don't go", "geh nicht z.B.")] * 2
@@ -590,6 +604,7 @@ def test_rare_words_and_sizes():
         ({"kind": 3}, "kind: 3, expected str"),
         ({"vocab_size": 1.5}, "vocab_size: 1.5, expected int"),
         ({"max_length": -1}, "max_length: -1, expected 0 or more"),
+        ({"max_length": 0}, "max_length: 0, expected at least 1"),
     ],
 )
 def test_bad_tokenizers(config, message):

@@ -1391,6 +1391,20 @@ def test_a_journal_cut_anywhere_can_be_read(tmp_path_factory, cut):
     assert [row["step"] for row in read_metrics(folder)] == [*[1, 2][:kept], 9]
 
 
+def test_a_line_is_on_the_disk_before_the_checkpoint_is(tmp_path, monkeypatch):
+    """A power cut must not take lines from before the last checkpoint."""
+    seen = []
+
+    def look(handle):
+        assert os.fstat(handle).st_ino == journal.path.stat().st_ino
+        seen.append(journal.path.read_text())
+
+    journal = Journal(tmp_path)
+    monkeypatch.setattr(os, "fsync", look)
+    journal.write({"step": 1})
+    assert seen == ['{"step": 1}\n']
+
+
 def test_metrics_of_nothing(tmp_path):
     """No file, no lines."""
     assert read_metrics(tmp_path) == []
