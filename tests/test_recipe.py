@@ -381,7 +381,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
     st.builds(
         TokenizerConfig,
         kind=st.sampled_from(["words", "byte-pairs"]),
-        max_length=st.integers(0, 999),
+        max_length=st.integers(1, 999),
     ),
     st.builds(
         TransformerConfig,
