@@ -191,6 +191,10 @@ def test_slider_and_tick_box_change_the_chart(visit, name):
         ("notebooks/03_embeddings", 1),
         ("notebooks/04_positions", 3),
         ("notebooks/06_model", 1),
+        ("notebooks/07_text", 1),
+        ("notebooks/09_corpora", 1),
+        ("notebooks/11_optimizer", 3),
+        ("notebooks/14_distributed", 3),
     ],
 )
 def test_sliders_change_the_charts(visit, name, sliders):
