@@ -728,39 +728,46 @@ def test_a_corpus_without_validation(tmp_path, monkeypatch):
     assert not any("valid_nll" in r for r in read_metrics(tmp_path / "run"))
 
 
-def prepare_there(folder, report):
+def prepare_there(folder, meeting, report):
     """Prepare, and report what there is and how often it was made."""
     torch.set_num_threads(1)
-    made, real = [], module._prepare
+    made, real, mkdir = [], module._prepare, Path.mkdir
 
     def counting(recipe, folder):
         made.append(folder)
         real(recipe, folder)
 
+    def together(path, *args, **options):
+        Path.mkdir = mkdir
+        meeting.wait()  # both have found nothing yet
+        mkdir(path, *args, **options)
+
     module._prepare = counting
+    Path.mkdir = together
     ready = prepare(small(), folder)
     report.send((len(made), len(ready.train), ready.tokenizer.vocab_size))
 
 
 def test_two_processes_prepare_once(tmp_path):
     """One does the work, the other waits for it."""
-    ends, processes = [], []
-    for _ in range(2):
-        ours, theirs = NURSERY.Pipe(duplex=False)
-        ends += [ours, theirs]
-        processes.append(
-            NURSERY.Process(target=prepare_there, args=(tmp_path, theirs))
+    meeting = NURSERY.Barrier(2)
+    pipes = [NURSERY.Pipe(duplex=False) for _ in range(2)]
+    processes = [
+        NURSERY.Process(
+            target=prepare_there, args=(tmp_path / "data", meeting, theirs)
         )
+        for _, theirs in pipes
+    ]
     for process in processes:
         process.start()
-    answers = [end.recv() for end in ends[::2]]
-    for thing in processes:
-        thing.join()
-        assert thing.exitcode == 0
-        thing.close()
-    for end in ends:
+    answers = [ours.recv() for ours, _ in pipes]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+        process.close()
+    for end in (end for pipe in pipes for end in pipe):
         end.close()
-    assert sum(made for made, *_ in answers) == 1
+    assert sorted(made for made, *_ in answers) == [0, 1]
     assert answers[0][1:] == answers[1][1:] == (40, answers[0][2])
 
 
