@@ -329,7 +329,8 @@ def test_prepare_by_the_name_of_a_corpus(tmp_path):
     assert cli._recipe_for("tatoeba") == "tatoeba-de-en"
     assert cli._recipe_for("wmt14-en-fr") == "wmt14-en-fr-base"
     assert cli._recipe_for("mine.toml") == "mine.toml"
-    assert cli._recipe_for("nope") == "nope"
+    for name in ("nope", "multi", "wmt14-en-d"):
+        assert cli._recipe_for(name) == name
     line = refuses(
         "prepare",
         "multi30k",

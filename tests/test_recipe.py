@@ -558,6 +558,20 @@ def test_the_vocabulary_is_of_the_training_part_alone(kind):
         assert len(tokenizer.encode("apple")) == 1
 
 
+@pytest.mark.parametrize("kind", ["words", "byte-pairs"])
+def test_lines_that_are_no_text_are_not_learned(kind):
+    """A line that no limit would let pass teaches nothing, on either side."""
+    good = ("word word", "wort wort")
+    config = TokenizerConfig(kind, max_length=3)
+    known = learn_tokenizer(corpus_of([good], []), config)
+    for bad in (("bad " * 76, "x"), ("x", "bad " * 76)):
+        found = learn_tokenizer(corpus_of([good, bad], []), config)
+        assert found.vocab_size == known.vocab_size
+    limit = ("bad " * 75, "x")  # 300 letters
+    found = learn_tokenizer(corpus_of([good, limit], []), config)
+    assert found.vocab_size > known.vocab_size
+
+
 def test_words_are_cut_by_the_rules_of_their_language():
     """Two languages, one vocabulary; one language for both sides, too."""
     pairs = [("don't go", "geh nicht z.B.")] * 2
@@ -590,6 +604,7 @@ def test_rare_words_and_sizes():
         ({"kind": 3}, "kind: 3, expected str"),
         ({"vocab_size": 1.5}, "vocab_size: 1.5, expected int"),
         ({"max_length": -1}, "max_length: -1, expected 0 or more"),
+        ({"max_length": 0}, "max_length: 0, expected at least 1"),
     ],
 )
 def test_bad_tokenizers(config, message):
@@ -713,39 +728,46 @@ def test_a_corpus_without_validation(tmp_path, monkeypatch):
     assert not any("valid_nll" in r for r in read_metrics(tmp_path / "run"))
 
 
-def prepare_there(folder, report):
+def prepare_there(folder, meeting, report):
     """Prepare, and report what there is and how often it was made."""
     torch.set_num_threads(1)
-    made, real = [], module._prepare
+    made, real, mkdir = [], module._prepare, Path.mkdir
 
     def counting(recipe, folder):
         made.append(folder)
         real(recipe, folder)
 
+    def together(path, *args, **options):
+        Path.mkdir = mkdir
+        meeting.wait()  # both have found nothing yet
+        mkdir(path, *args, **options)
+
     module._prepare = counting
+    Path.mkdir = together
     ready = prepare(small(), folder)
     report.send((len(made), len(ready.train), ready.tokenizer.vocab_size))
 
 
 def test_two_processes_prepare_once(tmp_path):
     """One does the work, the other waits for it."""
-    ends, processes = [], []
-    for _ in range(2):
-        ours, theirs = NURSERY.Pipe(duplex=False)
-        ends += [ours, theirs]
-        processes.append(
-            NURSERY.Process(target=prepare_there, args=(tmp_path, theirs))
+    meeting = NURSERY.Barrier(2)
+    pipes = [NURSERY.Pipe(duplex=False) for _ in range(2)]
+    processes = [
+        NURSERY.Process(
+            target=prepare_there, args=(tmp_path / "data", meeting, theirs)
         )
+        for _, theirs in pipes
+    ]
     for process in processes:
         process.start()
-    answers = [end.recv() for end in ends[::2]]
-    for thing in processes:
-        thing.join()
-        assert thing.exitcode == 0
-        thing.close()
-    for end in ends:
+    answers = [ours.recv() for ours, _ in pipes]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+        process.close()
+    for end in (end for pipe in pipes for end in pipe):
         end.close()
-    assert sum(made for made, *_ in answers) == 1
+    assert sorted(made for made, *_ in answers) == [0, 1]
     assert answers[0][1:] == answers[1][1:] == (40, answers[0][2])
 
 
