@@ -1849,7 +1849,6 @@ def save_with_small_files(folder, d_ff, report):
     report.send(messages)
 
 
-@pytest.mark.xfail(strict=True, reason="R23")
 @pytest.mark.parametrize("d_ff", [16, 2048])
 def test_the_reason_is_the_disks(tmp_path, d_ff):
     """Wherever the disk is full, its words are told, not torch's."""

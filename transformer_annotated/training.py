@@ -357,7 +357,8 @@ def save_checkpoint(
     except (OSError, SafetensorError, RuntimeError) as problem:
         shutil.rmtree(draft, ignore_errors=True)
         last = checkpoints(folder)[-1:]
-        reason = problem.__context__ or problem     # torch hides the disk's
+        reason = problem if isinstance(problem, OSError) else (
+            problem.__context__ or problem)       # torch hides the disk's
         raise TrainingError(
             f"{final} could not be written: {_first_line(reason)}. The "
             f"last good checkpoint is {last[0] if last else 'none'}; make "
