@@ -107,8 +107,9 @@ def redrawn(chart, action):
 
 
 @EACH_PAGE
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("theme", "width"), [("light", WIDE), ("dark", NARROW)]
+)
 def test_page_is_whole(visit, name, theme, width):
     """Equations typeset, charts drawn, nothing clipped or too wide."""
     page = visit(name, theme, width)
