@@ -265,6 +265,22 @@ def test_decoding_with_a_cache_equals_decoding_at_once(config, sizes):
         assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("same_sources", [False, True])
+def test_a_cache_goes_on_with_the_rows_that_are_selected(same_sources):
+    """What follows is what these rows would have had from the start."""
+    model = Transformer(SWITCHED).double().eval()
+    src, tgt = sentences(2, 7).repeat_interleave(2, 0), sentences(4, 6)
+    rows = torch.tensor([1, 0, 3, 3] if same_sources else [2, 0, 2])
+    with torch.no_grad():
+        memory, cache = model.encode(src), model.new_cache()
+        model.decode(tgt[:, :4], memory, src, cache)
+        cache.select(rows, same_sources)
+        memory, src, tgt = memory[rows], src[rows], tgt[rows]
+        rest = model.decode(tgt[:, 4:], memory, src, cache)
+        whole = model.decode(tgt, memory, src)
+    assert_close(rest, whole[:, 4:])
+
+
 def test_a_cached_step_costs_the_same_for_every_word():
     """No word is computed twice, and the memory is projected once."""
     with torch.device("meta"), torch.no_grad():

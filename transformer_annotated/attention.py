@@ -280,6 +280,10 @@ class GrowingCache:
         keys, values = (room[:, :, :self.length] for room in self.kept)
         return keys, values
 
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows ``(B',)`` of the batch, in this order."""
+        self.kept = tuple(room.index_select(0, rows) for room in self.kept)
+
 # %% ../notebooks/02_attention.ipynb #5747298a
 class FixedCache:
     """Keys and values made once: for attention to a finished memory.
@@ -307,6 +311,10 @@ class FixedCache:
                              f"but this memory has {key.size(1)}; a new memory "
                              "needs a new cache")
         return self.kept
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows ``(B',)`` of the batch, in this order."""
+        self.kept = tuple(room.index_select(0, rows) for room in self.kept)
 
 
 Cache = GrowingCache | FixedCache

@@ -184,7 +184,7 @@ def token_batches(
     _check_ints(0, seed=seed, epoch=epoch)
     chance = np.random.Generator(np.random.PCG64([seed, epoch]))
     lean = np.subtract(source_lengths, target_lengths, dtype=np.float64)
-    lean += chance.uniform(-1, 1, len(longer))       # blurs by up to two tokens
+    lean += chance.uniform(-1, 1, len(longer))       # blurs by up to a token
     lean /= 2 * longer.max()                         # now within -0.5 and 0.5
     lean[(longer + chance.integers(2)) % 2 == 1] *= -1
     order = np.argsort(longer + lean)

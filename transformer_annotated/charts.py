@@ -858,7 +858,7 @@ def calibration_chart(
         answers: For each option of a menu, and each name of a line: how sure
             each prediction was, and whether it was right, both ``(n,)``.
         bins: Into how many bins the predictions are sorted; those with less
-            than half a percent of them are left out.
+            than half a per cent of them are left out.
         choice: What the menu is called.
     """
     rows = []

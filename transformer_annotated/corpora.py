@@ -223,7 +223,7 @@ def read_files(
 
     The text is UTF-8, plain or packed as ``.gz`` or ``.xz``. Blank lines keep
     their place. In a table, a third column that begins with ``CC-BY``, as in
-    downloads from Tatoeba, is left out.
+    Tatoeba's pairs from manythings.org, is left out.
     """
     return FilePairs(source_file, target_file)
 

@@ -602,7 +602,7 @@ class GrammarPair:
 def align(
     german: list[Token], english: list[Token]
 ) -> tuple[tuple[int, int], ...]:
-    """Pairs of indices of words that say a part of the same thing."""
+    """Pairs of indices of words that say the same part of the same node."""
     places = {}
     for j, (_, node, parts) in enumerate(english):
         for part in parts:

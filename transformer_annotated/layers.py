@@ -158,6 +158,12 @@ class LayerCache:
     past: GrowingCache = field(default_factory=GrowingCache)
     memory: FixedCache = field(default_factory=FixedCache)
 
+    def select(self, rows: Tensor, same_sources: bool = False) -> None:
+        """Go on with these rows; with ``same_sources``, each has its memory."""
+        self.past.select(rows)
+        if not same_sources:
+            self.memory.select(rows)
+
 # %% ../notebooks/05_layers.ipynb #9facfb2e
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention, feed-forward: Figure 1, on the right.

@@ -170,6 +170,15 @@ class DecoderCache:
         """How many words have been read so far."""
         return self.layers[0].past.length
 
+    def select(self, rows: Tensor, same_sources: bool = False) -> None:
+        """Go on with these rows ``(B',)`` of the batch, in this order.
+
+        With ``same_sources``, every row takes the place of one that has the
+        same source, so what is kept of the memories can stay.
+        """
+        for layer in self.layers:
+            layer.select(rows, same_sources)
+
 # %% ../notebooks/06_model.ipynb #52c0fc73
 class Decoder(nn.Module):
     """A stack of decoder layers: from a memory and words to the next word.

@@ -289,7 +289,7 @@ class Progress:
             self.sums[i] += number
 
     def judge(self, nll: float) -> None:
-        """Note the likelihood of a validation."""
+        """Note the negative log-likelihood of a validation."""
         if nll < self.best_nll:
             self.best_nll, self.best_step, self.worse = nll, self.step, 0
         else:
@@ -430,7 +430,7 @@ def _read_weights(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def _read_state(checkpoint: Path) -> dict:
-    """Progress, settings and optimizer's state; numbers, and never code."""
+    """Progress, settings and optimiser's state; numbers, and never code."""
     file = checkpoint / "training.pt"
     try:
         with warnings.catch_warnings():
