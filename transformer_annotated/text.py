@@ -91,7 +91,11 @@ class Words:
 
     def pieces(self, text: str, language: str | None = None) -> list[str]:
         """The words of a text, or ``<unk>``, as the model will see them."""
-        return [self.vocab.itos[i] for i in self.encode(text, language)]
+        return self.show(self.encode(text, language))
+
+    def show(self, ids: Iterable[int]) -> list[str]:
+        """Each id's word, or the name of a special symbol."""
+        return [self.vocab.itos[i] for i in _check_ids(ids, self.vocab_size)]
 
     def save(self, path: Path) -> None:
         """Write the words and their frequencies to a JSON file."""
@@ -302,7 +306,12 @@ class BytePairs:
 
     def pieces(self, text: str, language: str | None = None) -> list[str]:
         """The pieces of a text, with ``▁`` for a blank."""
-        return [_readable(self._bytes[i]) for i in self.encode(text)]
+        return self.show(self.encode(text))
+
+    def show(self, ids: Iterable[int]) -> list[str]:
+        """Each id's piece, or the name of a special symbol."""
+        return [_readable(self._bytes[i]) or SPECIALS[i]
+                for i in _check_ids(ids, self.vocab_size)]
 
     def save(self, path: Path) -> None:
         """Write a JSON file, which is that of HF ``tokenizers``."""
