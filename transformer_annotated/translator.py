@@ -145,10 +145,23 @@ class Translator:
     def stream(
         self, lines: Iterable[str], ahead: int = 512, **search: float
     ) -> Iterator[str]:
-        """Translate lines as they come, in order, ``ahead`` at a time."""
-        lines = iter(lines)
-        while chunk := list(islice(lines, ahead)):
+        """Translate lines as they come, in order, ``ahead`` at a time.
+
+        A line that cannot be read ends it, but not before all lines that came
+        first have been translated.
+        """
+        lines, problem = iter(lines), None
+        while problem is None:
+            chunk: list[str] = []
+            try:
+                chunk.extend(islice(lines, ahead))
+            except ValueError as found:         # after all that came before it
+                problem = found
+            if not chunk:
+                break
             yield from self.translate(chunk, **search)
+        if problem is not None:
+            raise problem
 
     def explain(
         self, text: str, target: str | None = None, **search: float
