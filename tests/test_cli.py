@@ -29,6 +29,7 @@ from transformer_annotated.training import (
     checkpoints,
     read_metrics,
 )
+from transformer_annotated.translator import Translator
 
 
 @pytest.fixture(autouse=True)
@@ -401,6 +402,94 @@ def test_average_of_a_damaged_checkpoint(tmp_path, finished):
     line = refuses("average", tmp_path, "--last", 1)
     assert f"{folder}/model.safetensors: cannot be read" in line
     assert not (tmp_path / "model.safetensors").exists()
+
+
+# --- translate
+
+
+def translating(finished, *arguments):
+    """A real process that translates bytes of standard input."""
+    command = [sys.executable, "-m", "transformer_annotated", "translate"]
+    return subprocess.Popen(
+        [*command, "--model", finished, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=SETTING,
+        cwd=Path(cli.__file__).parents[1],
+    )
+
+
+def translated(finished, text, *arguments):
+    """What becomes of standard input: exit code, lines, errors."""
+    with translating(finished, *arguments) as process:
+        out, err = process.communicate(text, timeout=120)
+    return process.returncode, out.decode().splitlines(), err.decode()
+
+
+def test_translate_arguments_a_file_and_a_pipe(tmp_path, finished):
+    """The same lines, in the same order, from wherever they come."""
+    texts = ["a b c", "", "d"]
+    from_words = succeeds("translate", "--model", finished, *texts)
+    (tmp_path / "text").write_text("\r\n".join(texts))
+    from_file = succeeds(
+        "translate", "--model", finished, "--source", tmp_path / "text"
+    )
+    assert from_file == from_words
+    code, lines, err = translated(finished, b"a b c\n\nd\n", "--beam", "4")
+    assert (code, err) == (0, "")
+    assert "\n".join(lines) + "\n" == from_words
+    assert from_words.split("\n")[1::2] == ["", ""]
+
+
+def test_translate_settings(finished):
+    """They reach the search."""
+    wanted = Translator.load(finished).translate("a b", beam=2, alpha=0.0)
+    assert wanted + "\n" == succeeds(
+        *("translate", "--model", finished, "--beam", "2"),
+        *("--alpha", "0", "a b"),
+    )
+
+
+def test_translate_what_is_no_text(finished):
+    """All before it is translated; file and line are named."""
+    text = b"a\nb\n\xff\xfe\nc\n"
+    code, lines, err = translated(finished, text)
+    assert (code, len(lines)) == (2, 2)
+    assert err == "error: standard input, line 3: not UTF-8 (byte 1)\n"
+
+
+def test_translate_an_endless_line(finished):
+    """It is not read to its end."""
+    code, lines, err = translated(finished, b"a\n" + b"b" * 1_000_000)
+    assert (code, len(lines)) == (2, 1)
+    assert "line 2: more than 10,000 bytes" in err and err.count("\n") == 1
+
+
+def test_translate_into_a_pipe_that_is_closed(finished):
+    """One line, not a traceback, and none from the interpreter's end."""
+    with translating(finished, "--ahead", "1") as process:
+        process.stdout.close()
+        process.stdin.write(b"a\n" * 3)
+        process.stdin.close()
+        err = process.stderr.read().decode()
+    assert process.returncode == 2
+    assert err == "error: standard output was closed after 0 translations\n"
+
+
+def test_translate_with_nothing_to_translate_with(tmp_path, finished):
+    """No model, no file, text from two places."""
+    assert "unknown model" in refuses("translate", "--model", "nope", "a")
+    assert "no config.toml" in refuses("translate", "--model", tmp_path, "a")
+    nowhere = tmp_path / "nowhere"
+    line = refuses("translate", "--model", finished, "--source", nowhere)
+    assert line == f"error: {nowhere}: No such file or directory"
+    line = refuses("translate", "--model", finished, "--source", "x", "a")
+    assert "there is text to translate, too" in line
+    assert "--model" in refuses("translate", "a")
+    assert "--beam" in refuses(
+        "translate", "--model", finished, "--beam", "0", "a"
+    )
 
 
 # --- help

@@ -1,0 +1,326 @@
+"""Text in, text out: in order, whole, and with the lid open."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from tests.test_training import noam
+from transformer_annotated.decoding import beam_search
+from transformer_annotated.model import Transformer, TransformerConfig
+from transformer_annotated.recipe import read_recipe
+from transformer_annotated.text import END, START, train_bpe, train_words
+from transformer_annotated.training import Progress, save_checkpoint
+from transformer_annotated.translator import (
+    Translation,
+    Translator,
+    _watched,
+    model_names,
+)
+
+TEXTS = [
+    "Ich sehe den Hund.",
+    "Wo ist der alte Baum, den du gesehen hast?",
+    "Ja!",
+    "Der Hund läuft über die Straße zu dem Haus.",
+]
+SIZES = {"layers": 2, "d_model": 16, "d_ff": 32, "heads": 2}
+
+
+def a_translator(tokenizer=None, seed=0, **sizes):
+    """A model with random weights; what it says is nonsense, but firm."""
+    tokenizer = tokenizer or train_bpe(TEXTS, vocab_size=320, min_frequency=1)
+    recipe = read_recipe("tatoeba-de-en")
+    config = TransformerConfig(1, **(SIZES | sizes))
+    recipe = dataclasses.replace(recipe, model=config)
+    torch.manual_seed(seed)
+    config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
+    return Translator(Transformer(config).eval(), tokenizer, recipe)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """One for tests that change nothing."""
+    return a_translator()
+
+
+def test_a_sentence_is_what_the_search_finds(translator):
+    """Encode, search, decode: nothing else happens to a text."""
+    ids = translator.tokenizer.encode(TEXTS[0])
+    [[best]] = beam_search(translator.model, torch.tensor([[*ids, END]]))
+    said = translator.tokenizer.decode(best.tokens)
+    assert translator.translate(TEXTS[0]) == said != ""
+    assert translator.translate([TEXTS[0]]) == [said]
+    assert translator.n_best(TEXTS[0], 1, beam=4) == [
+        Translation(said, best.score)
+    ]
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.sampled_from([*TEXTS, "", "  ", "\t"]), max_size=9))
+def test_lists_come_back_in_order(texts):
+    """In any company, in any order; lines without words stay empty."""
+    translator = a_translator()
+    alone = {text: translator.translate(text, extra=1) for text in TEXTS}
+    wanted = [alone.get(text, "") for text in texts]
+    assert translator.translate(texts, extra=1) == wanted
+    for ahead in (2, 100):
+        assert [*translator.stream(texts, ahead, extra=1)] == wanted
+
+
+def test_small_batches_change_nothing(translator, monkeypatch):
+    """A sentence that exceeds the budget has a batch to itself."""
+    wanted = translator.translate(TEXTS, extra=5)
+    seen = []
+
+    def look(model, src, **search):
+        seen.append(tuple(src.shape))
+        return beam_search(model, src, **search)
+
+    monkeypatch.setattr("transformer_annotated.translator.beam_search", look)
+    assert translator.translate(TEXTS, extra=5, max_tokens=12) == wanted
+    assert len(seen) > 2
+    lengths = [length for _, length in seen]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_blanks_do_not_matter(translator):
+    """Lines have line ends, and people type two blanks."""
+    wanted = translator.translate("Ich sehe den Hund.")
+    assert translator.translate(" Ich  sehe\tden Hund.\r\n") == wanted
+
+
+def test_settings_reach_the_search(translator):
+    """A beam, a penalty and a limit of length."""
+    text = TEXTS[1]
+    ids = [*translator.tokenizer.encode(text), END]
+    for search in (
+        {"beam": 1},
+        {"beam": 2, "alpha": 2.0},
+        {"offset": 0},
+        {"extra": 0},
+    ):
+        [[best]] = beam_search(translator.model, torch.tensor([ids]), **search)
+        said = translator.tokenizer.decode(best.tokens)
+        assert translator.translate(text, **search) == said
+
+
+def test_n_best(translator):
+    """Different ones, the best first, and none for an empty line."""
+    found = translator.n_best(TEXTS[0], 3)
+    assert len(found) == 3
+    scores = [one.score for one in found]
+    assert scores == sorted(scores, reverse=True)
+    assert translator.n_best("  ", 3) == []
+    wide = translator.n_best(TEXTS[0], 1, beam=8)
+    assert wide[0].score >= found[0].score - 1e-6
+
+
+def test_words_are_cut_by_the_language_of_the_source():
+    """A vocabulary of words needs to know whose."""
+    words = train_words({"de": TEXTS, "en": ["I see the dog."]}, 1)
+    translator = a_translator(words)
+    said = translator.translate(TEXTS[0], extra=2)
+    assert set(said.split()) <= set(words.vocab.itos[4:])
+    assert translator.explain(TEXTS[0]).source[-2:] == [".", "</s>"]
+
+
+@pytest.mark.parametrize("texts", [3, [3], [None], b"Hund"])
+def test_what_is_no_text_is_refused(translator, texts):
+    """Not taken for a list of letters or numbers."""
+    with pytest.raises((ValueError, TypeError)):
+        translator.translate(texts)
+
+
+# --- Streams
+
+
+def test_a_stream_loses_nothing_before_an_error(translator):
+    """What came before a line that cannot be read is translated."""
+
+    def lines():
+        yield from TEXTS[:3]
+        raise ValueError("line 4: no text")
+
+    said = []
+    with pytest.raises(ValueError, match="line 4"):
+        for text in translator.stream(lines(), ahead=2, extra=5):
+            said.append(text)
+    assert said == translator.translate(TEXTS[:3], extra=5)
+
+
+def test_a_stream_reads_no_further_than_it_must(translator):
+    """Two lines ahead, and not the whole of an endless input."""
+    seen = []
+
+    def endless():
+        while True:
+            seen.append(1)
+            yield "Ja!"
+
+    stream = translator.stream(endless(), ahead=2, extra=2)
+    assert next(stream) == translator.translate("Ja!", extra=2)
+    assert len(seen) == 2
+
+
+# --- Folders
+
+
+def test_what_is_saved_can_be_loaded(tmp_path, translator):
+    """In half precision; the same text comes out."""
+    translator.save(tmp_path / "model")
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert names == {"config.toml", "model.safetensors", "tokenizer.json"}
+    again = Translator.load(tmp_path / "model")
+    assert not again.model.training
+    assert again.recipe == translator.recipe
+    assert again.model.config == translator.model.config
+    for ours, theirs in zip(
+        translator.model.state_dict().values(),
+        again.model.state_dict().values(),
+        strict=True,
+    ):
+        assert theirs.dtype == torch.float32
+        assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+    assert again.translate(TEXTS, extra=5) == translator.translate(
+        TEXTS, extra=5
+    )
+
+
+def test_a_run_without_an_average_has_its_last_checkpoint(tmp_path):
+    """And with one, the average."""
+    folder, last = tmp_path / "run", a_translator(seed=2)
+    last.save(folder)
+    average = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").unlink()
+    for step, seed in ((1, 1), (2, 3)):
+        model = a_translator(seed=seed).model
+        save_checkpoint(
+            folder / "checkpoints", model, noam(model), Progress(step), {}
+        )
+    found = Translator.load(folder).model.state_dict()
+    assert_close(found, model.state_dict())
+    (folder / "model.safetensors").write_bytes(average)
+    found = Translator.load(folder).model.embeddings.weight
+    assert_close(found, last.model.embeddings.weight, rtol=1e-3, atol=1e-6)
+
+
+def test_models_can_be_named(tmp_path, translator, monkeypatch):
+    """From either shelf; a folder of the same name comes first."""
+    shelves = [tmp_path / "one", tmp_path / "two"]
+    monkeypatch.setattr(
+        "transformer_annotated.translator._shelves", lambda: shelves
+    )
+    monkeypatch.chdir(tmp_path)
+    assert model_names() == []
+    translator.save(shelves[1] / "german")
+    translator.save(shelves[0] / "english")
+    (shelves[0] / "no-model").mkdir()
+    assert model_names() == ["english", "german"]
+    assert Translator.load("german").translate(TEXTS[2], extra=3)
+    with pytest.raises(ValueError, match="did you mean 'german'"):
+        Translator.load("germn")
+
+
+def test_folders_that_hold_no_model(tmp_path, translator):
+    """Each with what is missing."""
+    with pytest.raises(ValueError, match=r"no config.toml"):
+        Translator.load(tmp_path)
+    translator.save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="nor a checkpoint"):
+        Translator.load(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ValueError, match="cannot be read"):
+        Translator.load(tmp_path)
+
+
+def test_another_vocabulary_is_refused(tmp_path, translator):
+    """Rather than translated into nonsense."""
+    translator.save(tmp_path)
+    train_bpe(TEXTS, vocab_size=300).save(tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match=r"embeddings.weight is \("):
+        Translator.load(tmp_path)
+
+
+# --- Explanations
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_explanations_are_what_the_model_attends_to(pre_norm):
+    """Rows sum to 1, nobody sees the future, and each head is its own."""
+    translator = a_translator(pre_norm=pre_norm)
+    found = translator.explain(TEXTS[0])
+    source, length = len(found.source), len(found.said)
+    assert found.encoder.shape == (2, 2, source, source)
+    assert found.decoder.shape == (2, 2, length, length)
+    assert found.cross.shape == (2, 2, length, source)
+    for weights in (found.encoder, found.decoder, found.cross):
+        assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        heads = weights.flatten(0, 1)
+        for one in range(4):
+            for other in range(one):
+                assert not torch.allclose(heads[one], heads[other])
+    assert found.decoder.triu(1).eq(0).all()
+    assert found.decoder[..., 0, 0].eq(1).all()
+
+
+def test_the_first_layer_by_hand(translator):
+    """The weights of the first head, from the embedded words."""
+    model, ids = translator.model, translator.tokenizer.encode(TEXTS[2])
+    src = torch.tensor([[*ids, END]])
+    with torch.no_grad():
+        x = model.source_positions(model.embeddings(src))[0]
+        attention = model.encoder.layers[0].self_attention
+        q, k = (f(x)[:, :8] for f in (attention.w_q, attention.w_k))
+        wanted = (q @ k.T / 8**0.5).softmax(-1)
+    assert_close(translator.explain(TEXTS[2]).encoder[0, 0], wanted)
+
+
+def test_the_words_of_an_explanation(translator):
+    """What is read stands one place to the right of what is said."""
+    found = translator.explain(TEXTS[0])
+    assert found.source == [*translator.tokenizer.pieces(TEXTS[0]), "</s>"]
+    assert found.read[0] == "<s>" and found.said[-1] == "</s>"
+    assert found.read[1:] == found.said[:-1]
+    ids = [*translator.tokenizer.encode(TEXTS[0]), END]
+    [[best]] = beam_search(translator.model, torch.tensor([ids]))
+    assert found.said == translator.tokenizer.show([*best.tokens, END])
+
+
+def test_a_target_can_be_given(translator):
+    """Then the weights are those of reading it."""
+    found = translator.explain(TEXTS[0], "Ja!")
+    assert found.said == [*translator.tokenizer.pieces("Ja!"), "</s>"]
+    own = translator.explain(TEXTS[0])
+    assert_close(found.encoder, own.encoder)
+    assert found.cross.size(2) == len(found.said)
+
+
+def test_explaining_leaves_no_trace(translator):
+    """No hook stays, whatever happens; the mode is what it was."""
+    model = translator.model
+    model.train()
+    translator.explain(TEXTS[0])
+    assert model.training
+    model.eval()
+    with pytest.raises(ZeroDivisionError), _watched(model):
+        raise ZeroDivisionError
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_nothing_cannot_be_explained(translator):
+    """An empty text has no words to look at."""
+    with pytest.raises(ValueError, match="text: empty"):
+        translator.explain(" ")
+
+
+def test_ids_are_shown_by_name(translator):
+    """Pieces and special symbols."""
+    ids = [START, *translator.tokenizer.encode("den Hund"), END, 0, 3]
+    shown = translator.tokenizer.show(ids)
+    assert shown[0] == "<s>" and shown[-3:] == ["</s>", "<pad>", "<unk>"]
+    assert "".join(shown[1:-3]).replace("▁", " ") == "den Hund"
