@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['app', 'Changes', 'Out', 'ModelName', 'Beam', 'Alpha', 'train_command', 'prepare_command', 'average_command',
-           'translate_command', 'main']
+           'translate_command', 'evaluate_command', 'main']
 
 # %% ../notebooks/22_cli.ipynb #85bdf3a0
 import os
@@ -19,7 +19,9 @@ import tomli_w
 import typer
 from tqdm import tqdm
 
+from .corpora import read_files
 from .distributed import restarted, setup
+from .evaluation import _check_tokenizer, bleu, chrf
 from transformer_annotated.recipe import (
     Recipe,
     prepare,
@@ -217,6 +219,39 @@ def _lines(path: str, longest: int = 10_000) -> Iterator[str]:
             except UnicodeDecodeError as problem:
                 raise ValueError(f"{name}, line {number:,}: not UTF-8 (byte "
                                  f"{problem.start + 1})") from None
+
+# %% ../notebooks/22_cli.ipynb #23f2f9ed
+@app.command("evaluate", epilog=_MODELS)
+def evaluate_command(
+    model: ModelName,
+    source: Annotated[Path, typer.Option(
+        metavar="FILE", help="Sentences, one a line; may be .gz or .xz.")],
+    reference: Annotated[Path, typer.Option(
+        metavar="FILE", help="Their translations by a human.")],
+    beam: Beam = 4,
+    alpha: Alpha = 0.6,
+    tokenize: Annotated[str, typer.Option(
+        help="How BLEU cuts words; 'none' for text that is cut already."
+    )] = "13a",
+    out: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Keep the translations here.",
+        show_default=False)] = None,
+) -> None:
+    """Translate a test set, and score it with BLEU and chrF."""
+    _check_tokenizer(tokenize)
+    pairs = list(read_files(source, reference))
+    translator = Translator.load(model)
+    sources, references = map(list, zip(*pairs, strict=True))
+    bar = tqdm(sources, unit=" lines", disable=None)
+    outputs = [*translator.stream(bar, beam=beam, alpha=alpha)]
+    if out:
+        out.write_text("".join(f"{line}\n" for line in outputs), "utf-8")
+    for score in (
+        bleu(outputs, references, tokenize=tokenize, bootstrap=1000),
+        chrf(outputs, references, bootstrap=1000),
+    ):
+        print(f"{score.name} {score.value:.2f}  (95 % between {score.low:.2f} "
+              f"and {score.high:.2f})\n  {score.signature}")
 
 # %% ../notebooks/22_cli.ipynb #2db9bd02
 def main() -> None:

@@ -1,0 +1,147 @@
+"""Table 3 of the paper in miniature: every row, on a made-up corpus.
+
+    python experiments/variations.py --out runs/variations [--workers 2]
+
+All sizes of the paper's rows are divided by 8, and its numbers of layers by 2;
+dropout, smoothing and heads stay. Each row is trained with three seeds, and
+measured on sentences never seen: perplexity, and BLEU by beam search. Runs
+that are there already are not repeated, so it can be stopped and started again
+at will. Writes results/variations.json.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from report import write  # noqa: E402
+
+from transformer_annotated.evaluation import bleu  # noqa: E402
+from transformer_annotated.model import parameter_count  # noqa: E402
+from transformer_annotated.recipe import (  # noqa: E402
+    load_corpus,
+    prepare,
+    read_recipe,
+    run,
+)
+from transformer_annotated.training import read_metrics  # noqa: E402
+from transformer_annotated.translator import Translator  # noqa: E402
+
+SEEDS = (0, 1, 2)
+STEPS, SENTENCES = 1000, 500
+COMMON = {
+    "train_size": 20_000,
+    "valid_size": 1_000,
+    "batch_tokens": 2_000,
+    "warmup": 200,
+    "factor": 0.5,
+    "validate_every": 250,
+    "checkpoint_every": 250,
+    "keep": 1,
+    "log_every": 50,
+}
+
+
+def rows() -> Iterator[tuple[dict, dict]]:
+    """Each row of the paper's table, and what it becomes here."""
+    paper = json.loads((ROOT / "results/paper.json").read_text())
+    for row in paper["table3"]:
+        small = {
+            "layers": row["N"] // 2,
+            "d_model": row["d_model"] // 8,
+            "d_ff": row["d_ff"] // 8,
+            "heads": row["h"],
+            "d_k": row["d_k"] // 8,
+            "d_v": row["d_v"] // 8,
+            "dropout": row["P_drop"],
+            "label_smoothing": row["eps_ls"],
+            "learned_positions": 200 if row["group"] == "E" else 0,
+            "steps": STEPS * row["train_steps"] // 100_000,
+        }
+        yield row, small
+
+
+def measure(folder: Path, data: Path, settings: dict) -> dict:
+    """Train with these settings, unless it is done, and measure."""
+    torch.set_num_threads(1)
+    changes = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    changes.append(f"prepared={json.dumps(str(data))}")
+    recipe = read_recipe("grammar", changes)
+    run(recipe, folder, resume=True, show=False)
+    scores = [row for row in read_metrics(folder) if "valid_nll" in row][-1]
+    corpus = load_corpus(recipe.corpus)
+    pairs = [corpus.splits["valid"][i] for i in range(SENTENCES)]
+    translator = Translator.load(folder)
+    said = translator.translate([source for source, _ in pairs])
+    return {
+        "perplexity": round(scores["valid_perplexity"], 4),
+        "nll": round(scores["valid_nll"], 4),
+        "bleu": round(bleu(said, [target for _, target in pairs]).value, 2),
+        "parameters": parameter_count(translator.model.config),
+    }
+
+
+def main() -> None:
+    """Run what is missing, and write all results."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    data = options.out / "data"
+    changes = [f"{key}={value}" for key, value in COMMON.items()]
+    prepare(read_recipe("grammar", changes), data)
+    results = []
+    with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
+        jobs = [
+            (
+                row,
+                small,
+                seed,
+                pool.submit(
+                    measure,
+                    options.out / f"{number:02}-{row['group']}-{seed}",
+                    data,
+                    COMMON | small | {"training.seed": seed},
+                ),
+            )
+            for number, (row, small) in enumerate(rows())
+            for seed in SEEDS
+        ]
+        for row, small, seed, job in jobs:
+            results.append(
+                {
+                    "group": row["group"],
+                    "paper": {
+                        key: row[key]
+                        for key in (
+                            "changed",
+                            "ppl_dev",
+                            "bleu_dev",
+                            "params_million",
+                        )
+                    },
+                    "settings": small,
+                    "seed": seed,
+                }
+                | job.result()
+            )
+            print(results[-1], flush=True)
+    write(
+        ROOT / "results/variations.json",
+        results,
+        ("torch", "sacrebleu"),
+        common=COMMON,
+        sentences=SENTENCES,
+    )
+
+
+if __name__ == "__main__":
+    main()
