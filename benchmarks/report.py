@@ -1,4 +1,4 @@
-"""What every benchmark writes: its numbers, and how they were made."""
+"""What benchmarks and experiments write: numbers, and how they were made."""
 
 import json
 import platform
@@ -15,12 +15,19 @@ def _version(name: str) -> str:
         return "not installed"
 
 
+def _command() -> str:
+    """How this program was started, to start it again."""
+    module = sys.modules["__main__"].__spec__  # None, unless by python -m
+    name = ["-m", module.name] if module else sys.argv[:1]
+    return shlex.join(["python", *name, *sys.argv[1:]])
+
+
 def write(
     path: Path, rows: list[dict] | dict, libraries: tuple = (), **about: object
 ) -> None:
     """Write rows with command, machine and versions, and print them."""
     report = {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": _command(),
         "machine": f"{platform.system()}, {platform.machine()}",
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in libraries},

@@ -1,6 +1,6 @@
 """Table 3 of the paper in miniature: every row, on a made-up corpus.
 
-    python experiments/variations.py --out runs/variations [--workers 2]
+    python -m experiments.variations --out runs/variations [--workers 2]
 
 All sizes of the paper's rows are divided by 8, and its numbers of layers by 2;
 dropout, smoothing and heads stay. Each row is trained with three seeds, and
@@ -11,7 +11,6 @@ at will. Writes results/variations.json.
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -19,22 +18,19 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from report import write  # noqa: E402
-
-from transformer_annotated.evaluation import bleu  # noqa: E402
-from transformer_annotated.model import parameter_count  # noqa: E402
-from transformer_annotated.recipe import (  # noqa: E402
+from benchmarks.report import write
+from transformer_annotated.evaluation import bleu
+from transformer_annotated.model import parameter_count
+from transformer_annotated.recipe import (
     load_corpus,
     prepare,
     read_recipe,
     run,
 )
-from transformer_annotated.training import read_metrics  # noqa: E402
-from transformer_annotated.translator import Translator  # noqa: E402
+from transformer_annotated.training import read_metrics
+from transformer_annotated.translator import Translator
 
+ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
 STEPS, SENTENCES = 1000, 500
 COMMON = {

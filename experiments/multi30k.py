@@ -1,0 +1,98 @@
+"""Score a run of the recipe multi30k-en-de on test_2016_flickr.
+
+    python -m experiments.multi30k RUN
+
+Averages the last 1, 5 and 10 checkpoints, translates with the beam of 5 and the
+length penalty of the published figure (mean log-probability) and with the
+paper's beam of 4 and penalty 0.6, and scores the tokens as they are, as papers
+on Multi30k do, and the detokenised text with sacreBLEU against the raw
+reference. Writes results/multi30k-en-de.json.
+"""
+
+import argparse
+from pathlib import Path
+
+from sacremoses import MosesDetokenizer
+
+from benchmarks.report import write
+from transformer_annotated.corpora import load
+from transformer_annotated.evaluation import bleu
+from transformer_annotated.training import (
+    average_checkpoints,
+    checkpoints,
+    read_metrics,
+)
+from transformer_annotated.translator import Translator
+
+ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = 41.02
+SEARCHES = {
+    "as published": {"beam": 5, "alpha": 1.0, "offset": 0},
+    "as in the paper": {"beam": 4, "alpha": 0.6},
+    "greedy": {"beam": 1},
+}
+
+
+def main() -> None:
+    """Score every average with every search."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run", type=Path)
+    options = parser.parse_args()
+    found = checkpoints(options.run / "checkpoints")
+    tests = {
+        variant: load(
+            "multi30k", source="en", target="de", variant=variant
+        ).splits["test"]
+        for variant in ("tok", "raw")
+    }
+    sources, tokens = map(list, zip(*tests["tok"], strict=True))
+    raw = [target for _, target in tests["raw"]]
+    detokenize = MosesDetokenizer("de").detokenize
+    rows = []
+    for last in (1, 5, 10):
+        average_checkpoints(found[-last:], options.run / "model.safetensors")
+        translator = Translator.load(options.run)
+        for name, search in SEARCHES.items():
+            said = translator.translate(sources, **search)
+            plain = [detokenize(line.split()) for line in said]
+            tokenised = bleu(said, tokens, tokenize="none", bootstrap=1000)
+            detokenised = bleu(plain, raw, lowercase=True)
+            rows.append(
+                {
+                    "averaged": last,
+                    "search": name,
+                    "settings": search,
+                    "tokenised_bleu": round(tokenised.value, 2),
+                    "interval": [
+                        round(tokenised.low, 2),
+                        round(tokenised.high, 2),
+                    ],
+                    "tokenised_signature": tokenised.signature,
+                    "sacrebleu": round(detokenised.value, 2),
+                    "sacrebleu_signature": detokenised.signature,
+                    "words": sum(len(line.split()) for line in said)
+                    / sum(len(line.split()) for line in tokens),
+                }
+            )
+            print(rows[-1], flush=True)
+    metrics = read_metrics(options.run)
+    valid = [row for row in metrics if "valid_nll" in row]
+    write(
+        ROOT / "results/multi30k-en-de.json",
+        rows,
+        ("torch", "sacrebleu", "sacremoses"),
+        published=PUBLISHED,
+        updates=metrics[-1]["step"],
+        epochs=metrics[-1]["epoch"],
+        hours=round(metrics[-1]["seconds"] / 3600, 2),
+        seed=translator.recipe.training.seed,
+        last_valid_perplexity=round(valid[-1]["valid_perplexity"], 3),
+        best_valid_perplexity=round(
+            min(row["valid_perplexity"] for row in valid), 3
+        ),
+        curve=[[row["step"], round(row["valid_nll"], 4)] for row in valid],
+    )
+
+
+if __name__ == "__main__":
+    main()
