@@ -8,8 +8,8 @@ EXPORT := transformer_annotated/_modidx.py
 STEP    = @printf '\n\033[1m==> %s\033[0m\n'
 BUILD   = $(BIN)/jupyter-book build . --toc book/_toc.yml -W -n --keep-going
 
-# Threads that wait must not spin: on a shared machine that takes ten times as long.
-export OMP_WAIT_POLICY := PASSIVE
+# Notebooks and tests run side by side, so each takes one core.
+export OMP_NUM_THREADS := 1
 
 .PHONY: book test serve bench sync address browser clean
 

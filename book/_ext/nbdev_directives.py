@@ -72,24 +72,29 @@ def digest(package: Path) -> str:
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
 
+def with_directives(text: str, package: Path) -> str:
+    """A notebook as Sphinx is to read it, in JSON."""
+    notebook = render_directives(json.loads(text))
+    notebook["cells"].append(
+        {
+            "cell_type": "code",
+            "id": "package-digest",
+            "metadata": {"tags": ["remove-cell"]},
+            "outputs": [],
+            "execution_count": None,
+            "source": f"# {PACKAGE} {digest(package)}",
+        }
+    )
+    return json.dumps(notebook)
+
+
 def read(app, docname, source):
     """Rewrite a notebook's source before it is parsed and executed."""
     package = Path(app.srcdir) / PACKAGE
-    code = f"# {PACKAGE} {digest(package)}"
     if app.env.doc2path(docname).endswith(".ipynb"):
-        notebook = render_directives(json.loads(source[0]))
-        notebook["cells"].append(
-            {
-                "cell_type": "code",
-                "id": "package-digest",
-                "metadata": {"tags": ["remove-cell"]},
-                "outputs": [],
-                "execution_count": None,
-                "source": code,
-            }
-        )
-        source[0] = json.dumps(notebook)
+        source[0] = with_directives(source[0], package)
     elif "{code-cell}" in source[0]:
+        code = f"# {PACKAGE} {digest(package)}"
         source[0] += f"\n```{{code-cell}}\n:tags: [remove-cell]\n{code}\n```\n"
     else:
         return
