@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 
@@ -40,7 +41,8 @@ from .training import checkpoints, load_weights
 # %% ../notebooks/17_translator.ipynb #d700f9f5
 def _shelves() -> list[Path]:
     """Where models that come with the book may stand."""
-    return [Path(__file__).resolve().parent.parent / "models",
+    package = Path(str(files("transformer_annotated")))
+    return [package.parent / "models",
             Path(sys.prefix) / "share/transformer_annotated/models"]
 
 

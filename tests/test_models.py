@@ -1,0 +1,80 @@
+"""The models that come with the book: small, described, and as good as said."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from transformer_annotated.evaluation import bleu
+from transformer_annotated.translator import Translator, model_names
+
+ROOT = Path(__file__).resolve().parent.parent
+EACH = pytest.mark.parametrize("name", model_names())
+
+
+def facts(name):
+    """What the experiment that made the model has written down."""
+    report = json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
+    return report["rows"]
+
+
+def sample(name):
+    """Sentences and translations that the model was not trained on."""
+    text = (ROOT / f"models/{name}/sample.tsv").read_text("utf-8")
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def test_there_is_a_model():
+    """The README's demo needs one."""
+    assert "tatoeba-de-en" in model_names()
+
+
+@EACH
+def test_a_model_is_a_small_folder(name):
+    """Weights in half precision, of at most 16 MB, and all that goes along."""
+    folder = ROOT / "models" / name
+    assert {path.name for path in folder.iterdir()} == {
+        "README.md",
+        "config.toml",
+        "curve.svg",
+        "model.safetensors",
+        "sample.tsv",
+        "tokenizer.json",
+    }
+    file = folder / "model.safetensors"
+    assert file.stat().st_size <= 16e6
+    with safe_open(file, "pt") as weights:
+        for key in weights.keys():  # noqa: SIM118
+            assert weights.get_slice(key).get_dtype() == "F16"
+
+
+@EACH
+def test_a_model_is_as_good_as_its_card_says(name):
+    """BLEU on its sample, translated here and now."""
+    pairs, stated = sample(name), facts(name)
+    assert len(pairs) == stated["sample_pairs"] == 200
+    said = Translator.load(name).translate([source for source, _ in pairs])
+    score = bleu(said, [target for _, target in pairs])
+    assert abs(score.value - stated["sample_bleu"]) <= 0.1
+
+
+@EACH
+def test_a_card_says_what_was_measured(name):
+    """Score, signature, data, licence, command and limits."""
+    card = (ROOT / f"models/{name}/README.md").read_text("utf-8")
+    stated = facts(name)
+    assert f"{stated['bleu']:.2f}" in card
+    assert stated["bleu_signature"] in card
+    assert f"{stated['updates']:,} updates" in card
+    assert f"train {name} --out" in card
+    for word in ("CC BY 2.0", "tatoeba.org", "manythings.org", "limits"):
+        assert word in card
+    assert not re.search(r"[{}]", card)
+
+
+def test_the_demo():
+    """What the README promises."""
+    translator = Translator.load("tatoeba-de-en")
+    assert translator.translate("Ich liebe Bücher.") == "I love books."
