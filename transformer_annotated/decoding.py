@@ -92,7 +92,7 @@ def greedy_decode(
     Returns:
         The words of each translation, without start and end.
     """
-    _check_search(src, extra=extra)
+    _check_search(extra=extra)
     answers = [[] for _ in range(len(src))]
     with _in_use(model):
         draft, limits = _Draft(model, src), _limits(model, src, extra)
@@ -157,7 +157,7 @@ def beam_search(
     Returns:
         For each source its hypotheses, the best one first.
     """
-    _check_search(src, beam, alpha, offset, n_best, extra)
+    _check_search(beam, alpha, offset, n_best, extra)
     with _in_use(model):
         beams = _Beams(model, src, beam, alpha, offset, n_best, extra)
         while len(beams.sentence):
@@ -234,7 +234,9 @@ def _step(beams: _Beams) -> None:
     if ended.any():
         _finish(beams, sentence[ended], rows[ended], scores[ended])
     hope = scores / beams.longest[sentence] > beams.to_beat[sentence]
-    alive = hope & ~ended
+    goes_on = torch.zeros_like(beams.room, dtype=torch.bool)       # (B,)
+    goes_on[sentence[hope & ~ended]] = True
+    alive = goes_on[sentence] & ~ended
     rows, sentence = rows[alive], sentence[alive]
     beams.draft.select(rows, torch.equal(sentence, beams.sentence))
     beams.words = torch.cat([beams.words[rows], words[alive, None]], 1)
@@ -242,16 +244,16 @@ def _step(beams: _Beams) -> None:
 
 # %% ../notebooks/16_decoding.ipynb #2c3aaf7c
 def _check_search(
-    src: Tensor, beam: int = 1, alpha: float = 0.0, offset: int = 0,
-    n_best: int = 1, extra: int = 0,
+    beam: int = 1, alpha: float = 0.0, offset: int = 0, n_best: int = 1,
+    extra: int = 0,
 ) -> None:
     """Refuse settings that cannot be meant."""
-    if src.dim() != 2:
-        raise ValueError(f"src: shape {tuple(src.shape)}, expected (B, S)")
     least = {"beam": (beam, 1), "alpha": (alpha, 0), "offset": (offset, 0),
              "n_best": (n_best, 1), "extra": (extra, 0)}
     for name, (value, smallest) in least.items():
-        if not value >= smallest:
+        if name != "alpha" and type(value) is not int:
+            raise ValueError(f"{name}: {value!r}, expected an int")
+        if not smallest <= value < math.inf:
             raise ValueError(f"{name}: {value}, expected at least {smallest}")
     if n_best > beam:
         raise ValueError(f"n_best: {n_best}, but the beam is {beam} wide")
