@@ -33,6 +33,14 @@ PARTS = [
 SURE = {"none": (torch.tensor([0.95, 1.0, 0.25]), torch.tensor([1, 0, 1]) > 0)}
 HISTORIES = {"abc": [("a", "b", "c"), ("ab", "c"), ("ab", "c")]}
 BARS = [{"hours": 2, "run": "a"}, {"hours": 3.5, "run": "b"}]
+SEARCHES = {
+    1: [[("a", 0.6, True), ("b", 0.4, False)], [("a </s>", 0.5, True)]],
+    2: [
+        [("a", 0.6, True), ("b", 0.4, True)],
+        [("a </s>", 0.5, True), ("b c", 0.3, True), ("a c", 0.1, False)],
+        [("b c </s>", 0.3, True)],
+    ],
+}
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -57,6 +65,7 @@ CHARTS = {
     "target_bars": lambda: charts.target_bars(list("abcd"), right="c"),
     "penalty_chart": lambda: charts.penalty_chart((5, 100)),
     "noam_chart": charts.noam_chart,
+    "search_tree": lambda: charts.search_tree(SEARCHES),
     "bars": lambda: charts.bars(BARS, "hours", "run"),
     "calibration_chart": lambda: charts.calibration_chart({"512": SURE}),
     "ring_map": lambda: charts.ring_map(torch.tensor([[[1, 1]] * 2] * 3)),
@@ -311,3 +320,24 @@ def test_hours_chart_divides_work_by_speed():
         "doublings": 3,
     }
     assert spec["layer"][2]["data"]["values"][0]["hours"] == 12
+
+
+def test_search_tree_shows_what_each_step_knew():
+    """A word is in the beam, ended or dropped, as its best path is by then."""
+    chart = CHARTS["search_tree"]().to_dict()
+    steps, beams = (param["bind"] for param in chart["params"])
+    assert (steps["min"], steps["max"]) == (0, 3)
+    assert (beams["min"], beams["max"]) == (1, 2)
+    rows = chart["layer"][0]["data"]["values"]
+    states = {
+        (row["beam"], row["step"], row["word"], row["y"]): row["state"]
+        for row in rows
+    }
+    assert states[1, 1, "b", 1] == states[1, 3, "b", 1] == "dropped"
+    assert states[1, 1, "a", 1] == states[2, 2, "b", 1] == "in the beam"
+    assert states[1, 2, "a", 1] == states[2, 2, "a", 1] == "ended"
+    assert states[2, 3, "</s>", 3] == states[1, 3, "</s>", 2] == "ended"
+    assert (1, 1, "</s>", 2) not in states  # not looked at yet
+    title = chart["title"]["text"]["expr"]
+    assert "0.30  b c" in title
+    assert "0.50  a </s>" in title
