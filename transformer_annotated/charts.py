@@ -1027,11 +1027,11 @@ def length_bars(
         {"expr": f"({json.dumps(outputs)})[words - 1]"}, anchor="start",
         fontSize=11, fontWeight="normal")
     base = (
-        alt.Chart(alt.Data(values=list(rows)), title=title)
+        alt.Chart(alt.Data(values=list(rows)))
         .transform_filter("datum.words == words")
         .encode(
             alt.X("value:Q", title="share").scale(domain=[0, 1.12])
-            .axis(values=[0, 0.25, 0.5, 0.75, 1]),
+            .axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1]),
             alt.Y("part:N", sort=None, title=None),
         )
     )
@@ -1043,7 +1043,7 @@ def length_bars(
     number = base.mark_text(align="left", dx=4).encode(
         text=alt.Text("value:Q", format=".2f"))
     return (bars + number).add_params(words).properties(
-        width="container", height=170)
+        width="container", height=170, title=title)
 
 # %% ../notebooks/18_evaluation.ipynb #e2005c03
 def histogram(

@@ -224,9 +224,10 @@ def moses(
     import sacremoses
 
     (texts,) = _check_lines(texts=texts)
-    known = set(sacremoses.corpus.NonbreakingPrefixes().available_langs.values())
-    if language not in known:
-        raise ValueError(_unknown("language", str(language), sorted(known)))
+    names = sacremoses.corpus.NonbreakingPrefixes().available_langs
+    if language not in names.values():
+        known = sorted(set(names.values()))
+        raise ValueError(_unknown("language", str(language), known))
     tokenizer = sacremoses.MosesTokenizer(language)
     return [tokenizer.tokenize(text, return_str=True, escape=escape)
             for text in texts]
