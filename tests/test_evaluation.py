@@ -100,6 +100,26 @@ def test_sentences_stay_in_order():
     assert all("eff:yes" in score.signature for score in scores)
 
 
+def test_sentences_have_tokens_and_case_too():
+    """The options of a corpus are those of a sentence."""
+    pair = ["DAS ist gut, ja."], ["Das ist gut, ja."]
+    for options in ({}, {"lowercase": True}, {"tokenize": "none"}):
+        (score,) = sentence_bleu(*pair, **options)
+        assert score.value == pytest.approx(bleu(*pair, **options).value)
+    (lowered,) = sentence_bleu(*pair, lowercase=True)
+    assert lowered.value == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("tokenize", "warned"), [("13a", True), ("none", False)]
+)
+def test_tokenised_text_is_noticed(caplog, tokenize, warned):
+    """sacreBLEU warns of spaces before full stops, unless they are meant."""
+    lines = ["Das ist gut ."] * 100
+    bleu(lines, lines, tokenize=tokenize)
+    assert ("forgot to detokenize" in caplog.text) == warned
+
+
 def test_case_and_tokens_matter():
     """The same text scores differently, and the signature says why."""
     outputs, references = ["DER Bär-Turm, ja."], ["der Bär-Turm, ja."]
@@ -166,7 +186,7 @@ def test_score_prints_like_sacrebleu():
     assert str(Score("x", 1.234, "s", 0.5, 2)) == "x|s = 1.23 [0.50, 2.00]"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(pairs)
 def test_identity_is_100_and_nothing_is_more(sample):
     """A copy of the references is perfect in every way; all else is not."""
@@ -177,7 +197,7 @@ def test_identity_is_100_and_nothing_is_more(sample):
         assert -1e-9 <= score.value <= 100 + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(pairs, st.randoms(use_true_random=False))
 def test_the_order_of_the_sentences_is_irrelevant(sample, random):
     """A corpus score depends on the set of pairs alone."""
@@ -190,7 +210,7 @@ def test_the_order_of_the_sentences_is_irrelevant(sample, random):
         assert one.value == pytest.approx(other.value)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(pairs)
 def test_a_corrected_sentence_never_hurts(sample):
     """Replacing an output by its reference raises BLEU or leaves it."""
@@ -204,7 +224,7 @@ def test_a_corrected_sentence_never_hurts(sample):
         assert after >= before - 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(pairs, st.integers(2, 4))
 def test_a_set_twice_over_scores_the_same(sample, times):
     """Counts double, and their ratios stay."""
@@ -294,6 +314,16 @@ def test_compare_sees_what_is_there():
     assert same == compare(first, first, references, trials=100)
 
 
+def test_compare_has_tokens_and_case_too():
+    """The scores are those of ``bleu`` with the same options."""
+    upper = [line.upper() for line in OUTPUTS]
+    for options in ({"lowercase": True}, {"tokenize": "none"}):
+        found = compare(upper, OUTPUTS, REFERENCES, trials=40, **options)
+        for score, lines in ((found.first, upper), (found.second, OUTPUTS)):
+            expected = bleu(lines, REFERENCES, **options).value
+            assert score.value == pytest.approx(expected)
+
+
 def test_compare_cannot_tell_equal_systems_apart():
     """Two systems that are better in turns differ by chance only."""
     good, bad = REFERENCES * 10, OUTPUTS * 10
@@ -320,6 +350,7 @@ def test_compare_cannot_tell_equal_systems_apart():
         ("Ölpreis-Über-Ich", "Ölpreis ##AT##-##AT## Über ##AT##-##AT## Ich"),
         ("1990-1995", "1990 ##AT##-##AT## 1995"),
         ("a-b-c", "a ##AT##-##AT## b-c"),  # the script looks once at a letter
+        ("5%-ig", "5% ##AT##-##AT## ig"),  # any two characters
         ("wohl–doch", "wohl–doch"),  # a dash is no hyphen
         ("", ""),
     ],
@@ -414,6 +445,20 @@ def test_every_way_is_what_it_says():
     assert len({way.signature for way in ways.values()}) == len(ways)
 
 
+def test_every_way_knows_the_language():
+    """Abbreviations are those of the language that is named."""
+    pair = ["Am 3. Mai kam er bzw. sie."], ["Am 3. Mai kam bzw. ging sie."]
+    values = {}
+    for language in ("de", "en"):
+        ways = {way.name: way for way in every_way(*pair, language)}
+        tokens = [moses(side, language) for side in pair]
+        found = ways["BLEU, Moses tokens"]
+        values[language] = bleu(*tokens, tokenize="none").value
+        assert found.value == pytest.approx(values[language])
+        assert f"tok:moses-{language}-" in found.signature
+    assert abs(values["de"] - values["en"]) > 0.1
+
+
 # bad input
 
 
@@ -486,7 +531,7 @@ def test_any_iterable_of_lines_will_do():
     assert bleu((line for line in OUTPUTS), tuple(REFERENCES)) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=3))
 def test_any_text_can_be_scored(lines):
     """No character of any script breaks a score."""
