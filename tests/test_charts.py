@@ -41,6 +41,11 @@ SEARCHES = {
         [("b c </s>", 0.3, True)],
     ],
 }
+LENGTHS = [
+    {"words": n, "part": part, "kind": kind, "value": value}
+    for n, value in ((1, 0.5), (2, 0.25))
+    for part, kind in (("1-grams", "precision"), ("BLEU", "score"))
+]
 CHARTS = {
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
@@ -66,6 +71,8 @@ CHARTS = {
     "penalty_chart": lambda: charts.penalty_chart((5, 100)),
     "noam_chart": charts.noam_chart,
     "search_tree": lambda: charts.search_tree(SEARCHES),
+    "length_bars": lambda: charts.length_bars(["a", "a b"], LENGTHS, start=2),
+    "histogram": lambda: charts.histogram([1, 2, 2, 5], "x", 1.5, 4, bins=4),
     "bars": lambda: charts.bars(BARS, "hours", "run"),
     "calibration_chart": lambda: charts.calibration_chart({"512": SURE}),
     "ring_map": lambda: charts.ring_map(torch.tensor([[[1, 1]] * 2] * 3)),
@@ -341,3 +348,25 @@ def test_search_tree_shows_what_each_step_knew():
     title = chart["title"]["text"]["expr"]
     assert "0.30  b c" in title
     assert "0.50  a </s>" in title
+
+
+def test_length_bars_show_the_output_of_the_slider():
+    """The slider has a place for each output, and the title is its text."""
+    chart = CHARTS["length_bars"]().to_dict()
+    (param,) = chart["params"]
+    assert (param["bind"]["min"], param["bind"]["max"]) == (1, 2)
+    assert param["value"] == 2
+    assert chart["data"]["values"] == LENGTHS
+    assert chart["title"]["text"]["expr"] == '(["a", "a b"])[words - 1]'
+
+
+def test_histogram_counts_and_colours():
+    """Every value is in one bar; bars are coloured by their middle."""
+    chart = CHARTS["histogram"]().to_dict()
+    rows = chart["data"]["values"]
+    assert [row["count"] for row in rows] == [1, 2, 0, 1]
+    assert [row["from"] for row in rows] == [1, 2, 3, 4]
+    inside = [row["where"] == "inside the interval" for row in rows]
+    assert inside == [True, True, True, False]
+    same = charts.histogram([3.0, 3.0], "x", 3, 3).to_dict()["data"]["values"]
+    assert sum(row["count"] for row in same) == 2

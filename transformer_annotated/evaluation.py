@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
+from sacrebleu.significance import PairedTest
 
 from .recipe import _unknown
 
@@ -74,12 +75,14 @@ def _check_tokenizer(tokenize: str) -> None:
         raise ValueError(_unknown("tokenizer", str(tokenize), TOKENIZERS))
 
 
-def _check_bootstrap(bootstrap: int, or_none: str = "0 or ") -> None:
+def _check_samples(none: bool = False, **given: int) -> None:
     """Refuse numbers of samples that sacreBLEU would quietly ignore."""
-    none = bootstrap == 0 and bool(or_none)
-    if type(bootstrap) is not int or not (none or bootstrap >= 40):
-        raise ValueError(f"bootstrap: {bootstrap!r}, expected {or_none}at "
-                         "least 40 samples (one for each 2.5 %)")
+    ((name, samples),) = given.items()
+    right = type(samples) is int and (samples >= 40 or (none and samples == 0))
+    if not right:
+        raise ValueError(f"{name}: {samples!r}, expected "
+                         f"{'0 or ' if none else ''}at least 40 samples "
+                         "(one for each 2.5 %)")
 
 # %% ../notebooks/18_evaluation.ipynb #b4a12445
 def _score(
@@ -114,7 +117,7 @@ def bleu(
     """
     outputs, references = _check_lines(outputs=outputs, references=references)
     _check_tokenizer(tokenize)
-    _check_bootstrap(bootstrap)
+    _check_samples(none=True, bootstrap=bootstrap)
     metric = BLEU(tokenize=tokenize, lowercase=lowercase,
                   force=tokenize == "none")
     return _score(metric, outputs, references, bootstrap)
@@ -136,7 +139,7 @@ def sentence_bleu(
     return [_score(metric, [output], [reference], bootstrap=0)
             for output, reference in zip(outputs, references, strict=True)]
 
-# %% ../notebooks/18_evaluation.ipynb #6d187ede
+# %% ../notebooks/18_evaluation.ipynb #ac651fc9
 def chrf(
     outputs: Iterable[str], references: Iterable[str], *,
     words: int = 0, lowercase: bool = False, bootstrap: int = 0,
@@ -151,13 +154,13 @@ def chrf(
         bootstrap: Samples for the 95 % interval, as in ``bleu``.
     """
     outputs, references = _check_lines(outputs=outputs, references=references)
-    _check_bootstrap(bootstrap)
+    _check_samples(none=True, bootstrap=bootstrap)
     if type(words) is not int or words < 0:
         raise ValueError(f"words: {words!r}, expected 0 or more (2 = chrF++)")
     metric = CHRF(word_order=words, lowercase=lowercase)
     return _score(metric, outputs, references, bootstrap)
 
-# %% ../notebooks/18_evaluation.ipynb #1494e16e
+# %% ../notebooks/18_evaluation.ipynb #32bd6c65
 @dataclass(frozen=True)
 class Comparison:
     """Two systems on the same sentences.
@@ -165,7 +168,7 @@ class Comparison:
     Args:
         first: BLEU of the first system, with its interval.
         second: BLEU of the second system, with its interval.
-        p_value: How often chance alone makes a difference as large as theirs.
+        p_value: How often two systems of equal quality would differ more.
     """
 
     first: Score
@@ -177,12 +180,12 @@ class Comparison:
         """How much better the second is."""
         return self.second.value - self.first.value
 
-
+# %% ../notebooks/18_evaluation.ipynb #71b6c175
 def compare(
     first: Iterable[str], second: Iterable[str], references: Iterable[str], *,
-    tokenize: str = "13a", lowercase: bool = False, bootstrap: int = 1000,
+    tokenize: str = "13a", lowercase: bool = False, trials: int = 1000,
 ) -> Comparison:
-    """Compare the BLEU of two systems by a paired bootstrap test.
+    """Compare the BLEU of two systems by approximate randomisation.
 
     Args:
         first: The translations of one system, one for each sentence.
@@ -190,22 +193,21 @@ def compare(
         references: What a human wrote, in the same order.
         tokenize: As in ``bleu``.
         lowercase: Whether case is ignored.
-        bootstrap: Samples of the test.
+        trials: How often sentences are swapped; as many samples are drawn
+            for the intervals.
     """
-    from sacrebleu.significance import PairedTest
-
     first, second, references = _check_lines(
         first=first, second=second, references=references)
     _check_tokenizer(tokenize)
-    _check_bootstrap(bootstrap, or_none="")
+    _check_samples(trials=trials)
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     test = PairedTest([("first", first), ("second", second)],
-                      {"BLEU": metric}, [references], "bs", bootstrap)
-    signatures, results = test()
+                      {"BLEU": metric}, [references], "ar", trials, trials)
+    signatures, table = test()
+    one, two = table["BLEU"]
     scores = [Score("BLEU", found.score, str(signatures["BLEU"]),
-                    *_ends(found.mean, found.ci))
-              for found in results["BLEU"]]
-    return Comparison(*scores, p_value=results["BLEU"][1].p_value)
+                    *_ends(found.mean, found.ci)) for found in (one, two)]
+    return Comparison(*scores, 1.0 if one.score == two.score else two.p_value)
 
 # %% ../notebooks/18_evaluation.ipynb #0210e6c2
 def moses(
@@ -222,9 +224,10 @@ def moses(
     import sacremoses
 
     (texts,) = _check_lines(texts=texts)
-    known = set(sacremoses.corpus.NonbreakingPrefixes().available_langs.values())
-    if language not in known:
-        raise ValueError(_unknown("language", str(language), sorted(known)))
+    names = sacremoses.corpus.NonbreakingPrefixes().available_langs
+    if language not in names.values():
+        known = sorted(set(names.values()))
+        raise ValueError(_unknown("language", str(language), known))
     tokenizer = sacremoses.MosesTokenizer(language)
     return [tokenizer.tokenize(text, return_str=True, escape=escape)
             for text in texts]
