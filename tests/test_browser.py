@@ -218,6 +218,47 @@ def test_sliders_change_the_charts(visit, name, sliders):
             redrawn(chart, partial(slider.fill, start))
 
 
+def test_attention_is_explored(visit):
+    """Every menu draws another picture; a click leaves a piece's lines."""
+    page = visit("notebooks/21_looking")
+    chart = page.locator(".vega-embed").filter(has=page.locator("select")).first
+    menus = chart.locator("select").all()
+    assert len(menus) == 4
+    assert menus[0].locator("option").count() == 12
+    for menu in menus:
+        options = menu.locator("option").count()
+        seen = {
+            redrawn(chart, partial(menu.select_option, index=i % options))
+            for i in range(1, options + 1)
+        }
+        assert len(seen) == options >= 3
+
+    def lines():
+        marks = chart.locator(".mark-rule line").all()
+        return sum(float(m.get_attribute("opacity")) > 0 for m in marks)
+
+    before, key = lines(), chart.locator("text[aria-label^='column: 0']").first
+    redrawn(chart, key.click)
+    assert 0 < lines() < before
+    redrawn(chart, key.click)
+    assert lines() == before
+
+
+def test_attention_fits_a_phone(visit):
+    """The heat map goes below the lines, and a piece can be clicked there."""
+    page = visit("notebooks/21_looking", "dark", NARROW)
+    chart = page.locator(".vega-embed").filter(has=page.locator("select")).first
+    drawing = chart.locator("svg.marks").bounding_box()
+    assert drawing["width"] < NARROW
+    lines, cells = (
+        chart.locator(mark).first.bounding_box()
+        for mark in (".mark-rule line", "path[aria-label*='weight']")
+    )
+    assert lines["y"] + lines["height"] < cells["y"]
+    keys = chart.locator("text[aria-label^='column: ']").all()
+    redrawn(chart, keys[1].click)
+
+
 def test_text_in_charts_is_never_a_tag(browser, tmp_path):
     """Whatever a sentence holds is shown as it is, and nothing of it runs."""
     rude = "</script><script>document.title = 'ran'</script>"

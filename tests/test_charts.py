@@ -65,6 +65,7 @@ def explained(source, said, layers=2, heads=3, seed=0):
 
 CHARTS = {
     "attention": lambda: charts.attention(explained(["a", "a"], ["b", "c"])),
+    "head_map": lambda: charts.head_map({"m": {"cross": WEIGHTS[0]}}),
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
     "sharpness": charts.sharpness,
@@ -421,6 +422,27 @@ def test_attention_refuses_two_models():
         charts.attention(panels)
     with pytest.raises(ValueError, match="explained"):
         charts.attention({})
+
+
+def test_head_map_has_a_cell_for_each_head():
+    """Layers of every kind on rows, and shades relative to the measure."""
+    small, large = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]])
+    measures = {
+        "far": {"encoder": small, "cross": large},
+        "none": {"encoder": 0 * small, "cross": 0 * large},
+    }
+    spec = charts.head_map(measures).to_dict()
+    rows = spec["data"]["values"]
+    cells = [tuple(row.values()) for row in rows if row["measure"] == "far"]
+    assert cells == [
+        ("far", "encoder 1", 1, 1, 0.25),
+        ("far", "encoder 1", 2, 2, 0.5),
+        ("far", "cross 1", 1, 3, 0.75),
+        ("far", "cross 1", 2, 4, 1),
+    ]
+    assert {row["share"] for row in rows if row["measure"] == "none"} == {0}
+    assert spec["params"][0]["bind"]["options"] == ["far", "none"]
+    assert "bind" not in CHARTS["head_map"]().to_dict()["params"][0]
 
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=40))
