@@ -1,14 +1,19 @@
 """Every page in a real browser: typeset, drawn, dark, narrow and offline."""
 
+import json
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import altair as alt
 import pytest
+import torch
+import vl_convert
 from playwright.sync_api import expect, sync_playwright
 
 from tests.browser import FLAGS, executable
 from tests.site import SCREENSHOTS, SITE, pages
+from transformer_annotated import charts
 
 pytestmark = pytest.mark.site
 EACH_PAGE = pytest.mark.parametrize("name", pages())
@@ -211,6 +216,87 @@ def test_sliders_change_the_charts(visit, name, sliders):
         assert len(seen) == 2
         if start != ends[-1]:  # the next one may show nothing at this end
             redrawn(chart, partial(slider.fill, start))
+
+
+def test_attention_is_explored(visit):
+    """Every menu draws another picture; a click leaves a piece's lines."""
+    page = visit("notebooks/21_looking")
+    chart = page.locator(".vega-embed").filter(has=page.locator("select")).first
+    menus = chart.locator("select").all()
+    assert len(menus) == 4
+    assert menus[0].locator("option").count() == 12
+    for menu in menus:
+        options = menu.locator("option").count()
+        seen = {
+            redrawn(chart, partial(menu.select_option, index=i % options))
+            for i in range(1, options + 1)
+        }
+        assert len(seen) == options >= 3
+
+    def lines():
+        marks = chart.locator(".mark-rule line").all()
+        return sum(float(m.get_attribute("opacity")) > 0 for m in marks)
+
+    before, key = lines(), chart.locator("text[aria-label^='column: 0']").first
+    redrawn(chart, key.click)
+    assert 0 < lines() < before
+    redrawn(chart, key.click)
+    assert lines() == before
+
+
+def test_attention_fits_a_phone(visit):
+    """The heat map goes below the lines, and a piece can be clicked there."""
+    page = visit("notebooks/21_looking", "dark", NARROW)
+    chart = page.locator(".vega-embed").filter(has=page.locator("select")).first
+    drawing = chart.locator("svg.marks").bounding_box()
+    assert drawing["width"] < NARROW
+    lines, cells = (
+        chart.locator(mark).first.bounding_box()
+        for mark in (".mark-rule line", "path[aria-label*='weight']")
+    )
+    assert lines["y"] + lines["height"] < cells["y"]
+    keys = chart.locator("text[aria-label^='column: ']").all()
+    redrawn(chart, keys[1].click)
+
+
+def test_text_in_charts_is_never_a_tag(browser, tmp_path):
+    """Whatever a sentence holds is shown as it is, and nothing of it runs."""
+    rude = "</script><script>document.title = 'ran'</script>"
+    words = [rude, "<b>bold</b>", "<!--<script>"]
+    cells = {rude: torch.eye(3), "other": torch.eye(3)}
+    snippets = [
+        charts.heat_map(cells, words, words)._repr_mimebundle_()["text/html"],
+        charts.bars([{"n": 1, "run": rude}], "n", "run")._repr_mimebundle_()[
+            "text/html"
+        ],
+    ]
+    lite = ".".join(alt.VEGALITE_VERSION.split(".")[:2])
+    bundle = vl_convert.javascript_bundle(vl_version=lite)
+    (tmp_path / "vega.js").write_text(bundle, encoding="utf-8")
+    loaded = {
+        "vega_version": alt.VEGA_VERSION,
+        "vegalite_version": alt.VEGALITE_VERSION,
+        "vegaembed_version": alt.VEGAEMBED_VERSION,
+    }
+    (tmp_path / "page.html").write_text(
+        "<!DOCTYPE html><meta charset='utf-8'><title>calm</title>"
+        "<script src='vega.js'></script>"
+        f"<script>var VEGA_DEBUG = {json.dumps(loaded)};</script>"
+        + "".join(snippets),
+        encoding="utf-8",
+    )
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    drawn = page.locator("svg.marks")
+    expect(drawn).to_have_count(2)
+    assert page.title() == "calm"
+    assert page.locator("b").count() == 0
+    assert page.locator("option").first.inner_text() == rude
+    drawn.first.locator(".mark-rect path").nth(4).hover()
+    expect(page.locator("#vg-tooltip-element")).to_contain_text("<b>bold</b>")
+    assert page.title() == "calm"
+    context.close()
 
 
 def test_legend_picks_out_a_curve(visit):

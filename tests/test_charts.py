@@ -1,11 +1,15 @@
 """The charts hold the numbers that they are given, on the right axes."""
 
+import json
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 import vl_convert
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from transformer_annotated import charts
@@ -46,7 +50,35 @@ LENGTHS = [
     for n, value in ((1, 0.5), (2, 0.25))
     for part, kind in (("1-grams", "precision"), ("BLEU", "score"))
 ]
+RUDE = "</script><script>alert(1)</script><!-- <b>"
+
+
+def explained(source, said, layers=2, heads=3, seed=0):
+    """What a model might attend to: rows that sum to 1, none ahead."""
+    numbers = torch.Generator().manual_seed(seed)
+
+    def weights(rows, columns, ahead=True):
+        scores = 5 * torch.randn(
+            layers, heads, rows, columns, generator=numbers
+        )
+        if not ahead:
+            hidden = torch.ones(rows, columns).triu(1).bool()
+            scores.masked_fill_(hidden, -math.inf)
+        return scores.softmax(-1)
+
+    return SimpleNamespace(
+        source=source,
+        read=["<s>", *said[:-1]],
+        said=said,
+        encoder=weights(len(source), len(source)),
+        decoder=weights(len(said), len(said), ahead=False),
+        cross=weights(len(said), len(source)),
+    )
+
+
 CHARTS = {
+    "attention": lambda: charts.attention(explained(["a", "a"], ["b", "c"])),
+    "head_map": lambda: charts.head_map({"m": {"cross": WEIGHTS[0]}}),
     "curves": lambda: charts.curves(CURVE, "x", "y", "k", log_x=True),
     "heat_map": lambda: charts.heat_map(HEADS, ["a", "a"], list("wxyz")),
     "sharpness": charts.sharpness,
@@ -370,3 +402,133 @@ def test_histogram_counts_and_colours():
     assert inside == [True, True, True, False]
     same = charts.histogram([3.0, 3.0], "x", 3, 3).to_dict()["data"]["values"]
     assert sum(row["count"] for row in same) == 2
+
+
+def drawn_weights(chart):
+    """The weights by (sentence, kind, layer, head), and the pieces."""
+    spec = chart.to_dict()
+    found = {}
+    for row in spec["data"]["values"]:
+        place = (row["sentence"], row["kind"], row["layer"], row["head"])
+        assert place not in found
+        numbers = torch.tensor(list(map(int, row["weights"].split())))
+        found[place] = numbers.view(-1, row["keys"])
+    (pieces,) = (p["value"] for p in spec["params"] if p["name"] == "pieces")
+    return found, pieces
+
+
+def test_attention_draws_what_was_explained():
+    """Every weight of every head to a thousandth, and rows sum to 1."""
+    panels = {
+        "short": explained(["a", "</s>"], ["x", "y", "</s>"]),
+        "long": explained(["a", "b", "a", "</s>"], ["x", "</s>"], seed=1),
+    }
+    drawn, pieces = drawn_weights(charts.attention(panels))
+    assert len(drawn) == 2 * 3 * 2 * 3
+    for (i, kind, layer, head), weights in drawn.items():
+        exact = getattr(list(panels.values())[i], kind)[layer - 1, head - 1]
+        assert weights.sum(-1).eq(1000).all()
+        assert_close(weights / 1000, exact, atol=1e-3, rtol=0)
+        assert weights.shape == tuple(map(len, pieces[i][kind]))
+
+
+def test_attention_puts_the_right_pieces_at_the_axes():
+    """Cross-attention: from what was said; the decoder's: what was read."""
+    shown = explained(["der", "Hund", "</s>"], ["the", "dog", "</s>"])
+    _, [pieces] = drawn_weights(charts.attention(shown))
+    assert pieces["cross"] == [shown.said, shown.source]
+    assert pieces["decoder"] == [["<s>", "the", "dog"]] * 2
+    assert pieces["encoder"] == [shown.source, shown.source]
+
+
+def test_attention_tells_repeated_pieces_apart():
+    """Two equal words are two rows and two columns, with their own lines."""
+    shown = explained(["a", "a", "</s>"], ["b", "b", "b", "</s>"], 1, 1)
+    svg = vl_convert.vegalite_to_svg(charts.attention(shown).to_dict())
+    labels = re.findall(r">([^<>]+)</text>", svg)
+    assert labels.count("a") == 2 * 2  # beside the lines, and on the axis
+    assert labels.count("b") == 2 * 3
+    weights = shown.cross[0, 0]
+    for label, most in (
+        (r'"key: (?P<j>\d); query: (?P<i>\d); weight: ([^;"]+)"', 0.0),
+        (r'"row: (?P<i>\d); column: (?P<j>\d); weight: ([^;"]+);', 0.01),
+    ):  # the cells of the heat map, and the lines, of which few are left out
+        marks = list(re.finditer(f"aria-label={label}", svg))
+        assert len(marks) == weights.ge(most).sum()
+        for mark in marks:
+            exact = weights[int(mark["i"]), int(mark["j"])].item()
+            assert float(mark[3]) == pytest.approx(exact, abs=1e-3)
+
+
+def test_attention_of_a_single_piece():
+    """One query and one key: all the weight is theirs."""
+    shown = explained(["</s>"], ["</s>"], layers=1, heads=1)
+    drawn, _ = drawn_weights(charts.attention(shown))
+    assert [w.tolist() for w in drawn.values()] == [[[1000]]] * 3
+    spec = charts.attention(shown).to_dict()
+    assert "<path" in vl_convert.vegalite_to_svg(spec)
+    menus = [p["name"] for p in spec["params"] if "bind" in p]
+    assert menus == ["kind"]
+
+
+def test_attention_refuses_two_models():
+    """Their layers and heads cannot share a menu."""
+    panels = {
+        "a": explained(["</s>"], ["</s>"], layers=1),
+        "b": explained(["</s>"], ["</s>"], layers=2),
+    }
+    with pytest.raises(ValueError, match=r"\[\(1, 3\), \(2, 3\)\]"):
+        charts.attention(panels)
+    with pytest.raises(ValueError, match="explained"):
+        charts.attention({})
+
+
+def test_head_map_has_a_cell_for_each_head():
+    """Layers of every kind on rows, and shades relative to the measure."""
+    small, large = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]])
+    measures = {
+        "far": {"encoder": small, "cross": large},
+        "none": {"encoder": 0 * small, "cross": 0 * large},
+    }
+    spec = charts.head_map(measures).to_dict()
+    rows = spec["data"]["values"]
+    cells = [tuple(row.values()) for row in rows if row["measure"] == "far"]
+    assert cells == [
+        ("far", "encoder 1", 1, 1, 0.25),
+        ("far", "encoder 1", 2, 2, 0.5),
+        ("far", "cross 1", 1, 3, 0.75),
+        ("far", "cross 1", 2, 4, 1),
+    ]
+    assert {row["share"] for row in rows if row["measure"] == "none"} == {0}
+    assert spec["params"][0]["bind"]["options"] == ["far", "none"]
+    assert "bind" not in CHARTS["head_map"]().to_dict()["params"][0]
+
+
+@given(st.lists(st.floats(0, 20), min_size=1, max_size=40))
+def test_thousandths_sum_to_a_thousand(scores):
+    """However a row is spread, rounding loses nothing and moves little."""
+    weights = torch.tensor(scores).softmax(-1)
+    rounded = charts._thousandths(weights)
+    assert rounded.sum() == 1000
+    assert_close(rounded / 1000, weights, atol=1e-3, rtol=0)
+    assert (rounded >= 0).all()
+
+
+@pytest.mark.parametrize("name", ["heat_map", "attention", "bars"])
+def test_no_text_ends_the_script_of_a_chart(name):
+    """In the HTML of a chart, its text cannot be taken for a tag."""
+    chart = {
+        "heat_map": lambda: charts.heat_map(
+            {RUDE: WEIGHTS[0]}, [RUDE] * 2, "wxyz"
+        ),
+        "attention": lambda: charts.attention(
+            {RUDE: explained([RUDE, "</s>"], ["<b>", "</s>"])}
+        ),
+        "bars": lambda: charts.bars([{"n": 1, "run": RUDE}], "n", "run"),
+    }[name]()
+    html = chart._repr_mimebundle_()["text/html"]
+    assert html.count("</script") == html.count("<script") == 1
+    assert "<b>" not in html
+    assert "<!--" not in html
+    spec = html.rpartition("})(")[2].rpartition(", {")[0]
+    assert RUDE in json.dumps(json.loads(spec))
