@@ -76,6 +76,11 @@ def explained(source, said, layers=2, heads=3, seed=0):
     )
 
 
+COSTS = [
+    {"model": model, "task": task, "kind": kind, "cost": 2e19, "BLEU": bleu}
+    for task in ("German", "French")
+    for model, kind, bleu in (("a", "single", 20), ("b", "ours", 30))
+]
 CHARTS = {
     "attention": lambda: charts.attention(explained(["a", "a"], ["b", "c"])),
     "head_map": lambda: charts.head_map({"m": {"cross": WEIGHTS[0]}}),
@@ -106,6 +111,7 @@ CHARTS = {
     "length_bars": lambda: charts.length_bars(["a", "a b"], LENGTHS, start=2),
     "histogram": lambda: charts.histogram([1, 2, 2, 5], "x", 1.5, 4, bins=4),
     "bars": lambda: charts.bars(BARS, "hours", "run"),
+    "cost_map": lambda: charts.cost_map(COSTS),
     "calibration_chart": lambda: charts.calibration_chart({"512": SURE}),
     "ring_map": lambda: charts.ring_map(torch.tensor([[[1, 1]] * 2] * 3)),
     "hours_chart": lambda: charts.hours_chart(
@@ -532,3 +538,13 @@ def test_no_text_ends_the_script_of_a_chart(name):
     assert "<!--" not in html
     spec = html.rpartition("})(")[2].rpartition(", {")[0]
     assert RUDE in json.dumps(json.loads(spec))
+
+
+def test_cost_map_has_a_menu_of_tasks():
+    """One task at a time, each kind in its colour."""
+    chart = CHARTS["cost_map"]().to_dict()
+    (param,) = chart["params"]
+    assert param["bind"]["options"] == ["German", "French"]
+    assert chart["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
+    colours = chart["layer"][0]["encoding"]["color"]["scale"]
+    assert colours["domain"] == ["single", "ours"]
