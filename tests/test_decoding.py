@@ -374,6 +374,7 @@ def test_the_training_mode_is_restored(monkeypatch, search, training):
 
     def fail(*_):
         assert not model.training
+        assert not torch.is_grad_enabled()
         raise RuntimeError("no")
 
     monkeypatch.setattr(model.embeddings, "logits", fail)
@@ -432,6 +433,8 @@ def test_models_of_low_precision_decode(dtype):
     ):
         assert abs(a.score - b.score) < 0.1
     assert len(greedy_decode(rough, src, extra=4)) == len(SOURCES)
+    draft = decoding._Draft(rough, src)
+    assert draft.next_logits(src.new_full((4,), START)).dtype == torch.float32
 
 
 @settings(max_examples=60, deadline=None)
@@ -486,7 +489,7 @@ def test_finished_sentences_leave_the_batch(monkeypatch, rows_computed):
 def test_search_stops_when_nothing_better_can_come(monkeypatch, rows_computed):
     """An early end that is nearly sure leaves nothing to hope for."""
     model = make_model()
-    change_logits(monkeypatch, model, END=30.0)
+    change_logits(monkeypatch, model, END=200.0)  # its exponential is infinite
     src = padded([[4, 5, END]])
     assert beam_search(model, src)[0][0].tokens == []
     assert rows_computed == [1]
@@ -510,3 +513,26 @@ def test_sources_of_small_integers():
         model, src, extra=3
     )
     assert greedy_decode(model, src.int(), 3) == greedy_decode(model, src, 3)
+
+
+@pytest.mark.parametrize(("end", "best"), [(0.52, [3]), (0.55, [])])
+def test_the_bound_is_neither_loose_nor_tight(
+    monkeypatch, rows_computed, end, best
+):
+    """At the greatest length a hypothesis attains it, and may win by little.
+
+    With alpha 1, ending at once scores log 0.52 = -0.654 or log 0.55 = -0.598;
+    ending after one word 6/7 log 0.48 = -0.629 or 6/7 log 0.45 = -0.684.
+    """
+    first = torch.full((6,), -40.0)
+    first[END], first[3] = math.log(end), math.log(1 - end)
+    second = torch.full((6,), -40.0)
+    second[END] = 0.0
+    steps = iter([first, second])
+    model = make_model()
+    monkeypatch.setattr(
+        model.embeddings, "logits", lambda hidden: next(steps)[None].clone()
+    )
+    ((found,),) = beam_search(model, torch.tensor([[4]]), 2, 1.0, extra=0)
+    assert found.tokens == best
+    assert rows_computed == ([1, 1] if best else [1])
