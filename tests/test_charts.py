@@ -395,7 +395,10 @@ def test_length_bars_show_the_output_of_the_slider():
     assert (param["bind"]["min"], param["bind"]["max"]) == (1, 2)
     assert param["value"] == 2
     assert chart["data"]["values"] == LENGTHS
-    assert chart["title"]["text"]["expr"] == '(["a", "a b"])[words - 1]'
+    assert (
+        chart["title"]["text"]["expr"]
+        == '([["a", ""], ["a b", ""]])[words - 1]'
+    )
 
 
 def test_histogram_counts_and_colours():

@@ -1133,14 +1133,15 @@ def length_bars(
     """
     words = alt.param(name="words", value=start, bind=alt.binding_range(
         min=1, max=len(outputs), step=1, name="words "))
-    title = alt.Title(
-        {"expr": f"({json.dumps(outputs)})[words - 1]"}, anchor="start",
-        fontSize=11, fontWeight="normal")
+    lines = [[" ".join(part) for part in (words[:6], words[6:])]
+             for words in map(str.split, outputs)]      # for narrow screens
+    title = alt.Title({"expr": f"({json.dumps(lines)})[words - 1]"},
+                      anchor="start", fontSize=12, fontWeight="normal")
     base = (
         alt.Chart(alt.Data(values=list(rows)))
         .transform_filter("datum.words == words")
         .encode(
-            alt.X("value:Q", title="share").scale(domain=[0, 1.12])
+            alt.X("value:Q", title="share").scale(domain=[0, 1.2])
             .axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1]),
             alt.Y("part:N", sort=None, title=None),
         )
