@@ -1037,7 +1037,8 @@ def search_tree(
     sliders = [alt.param(name=name, value=value, bind=alt.binding_range(
         min=low, max=high, step=1, name=f"{name} "))
         for name, value, low, high in (
-            ("step", min(4, last), 0, last), ("beam", 2, min(searches), max(searches)))]
+            ("step", min(4, last), 0, last),
+            ("beam", 2, min(searches), max(searches)))]
     text = json.dumps(labels, ensure_ascii=False)
     title = alt.Title({"expr": f"({text})[beam][step]"}, anchor="start",
                       fontSize=12, fontWeight="normal")
