@@ -498,9 +498,7 @@ def test_measured_padding_is_small_and_as_the_chapter_says():
         line = f"{row['padding']:.1%} | {row['batches']} | {least:,} |"
         assert line.replace("%", " %") in chapter
     assert (
-        f"have {measured['arranging']['padding']:.1%}".replace(
-            "%", " % padding"
-        )
+        f"padding is {measured['arranging']['padding']:.1%}".replace("%", " %")
         in chapter
     )
     assert measured["making tensors"]["tokens_per_second"] > 500_000
