@@ -89,6 +89,11 @@ def every_sentence(model, source, limit, alpha=0.6, offset=5):
     return sorted(found, key=lambda hypothesis: -hypothesis[1])
 
 
+def values(hypotheses):
+    """Words, scores and log-probabilities of hypotheses."""
+    return [(h.tokens, h.score, h.log_probability) for h in hypotheses]
+
+
 def assert_same(hypotheses, expected):
     """The same words in the same order, with the same scores."""
     assert [h.tokens for h in hypotheses] == [tokens for tokens, *_ in expected]
@@ -163,6 +168,16 @@ def test_a_hopeless_hypothesis_keeps_its_place():
     assert_same([best], plain_beam_search(model, source, **settings)[:1])
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_rows_may_change_hands(seed):
+    """As many rows as before, but of other sources: memories follow."""
+    model, sources = make_model(seed), [[4], [5, 4, 3, END]]
+    found = beam_search(model, padded(sources), 10, n_best=10, extra=0)
+    for source, hypotheses in zip(sources, found, strict=True):
+        expected = plain_beam_search(model, source, beam=10, extra=0)
+        assert_same(hypotheses, expected[:10])
+
+
 @quick
 @given(seeds, st.permutations(range(4)), st.integers(0, 3))
 def test_batch_order_and_padding_change_nothing(seed, order, padding):
@@ -176,8 +191,7 @@ def test_batch_order_and_padding_change_nothing(seed, order, padding):
     src = torch.cat([src, src.new_zeros(4, padding)], 1)
     together = beam_search(model, src, n_best=2, extra=4)
     for i, hypotheses in zip(order, together, strict=True):
-        expected = [(h.tokens, h.score, h.log_probability) for h in alone[i]]
-        assert_same(hypotheses, expected)
+        assert_same(hypotheses, values(alone[i]))
     greedy = greedy_decode(model, src, extra=4)
     assert greedy == [
         greedy_decode(model, padded([SOURCES[i]]), extra=4)[0] for i in order
@@ -251,13 +265,14 @@ def test_n_best_are_distinct_and_sorted(seed):
         assert all(a.score >= b.score for a, b in pairwise(hypotheses))
     for n in (1, 3):
         fewer = beam_search(model, src, beam=6, n_best=n, extra=4)
-        assert fewer == [hypotheses[:n] for hypotheses in found]
+        for some, all_of_them in zip(fewer, found, strict=True):
+            assert_same(some, values(all_of_them[:n]))
 
 
 def test_fewer_than_n_best_where_there_are_no_more():
     """With one word and one place there are two sentences."""
     model = make_model(vocab_size=4)
-    (found,) = beam_search(model, torch.tensor([[3]]), 4, n_best=4, extra=0)
+    (found,) = beam_search(model, torch.tensor([[3]]), 8, n_best=8, extra=0)
     assert sorted(h.tokens for h in found) == [[], [3]]
 
 
