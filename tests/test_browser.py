@@ -202,6 +202,8 @@ def test_slider_and_tick_box_change_the_chart(visit, name):
         ("notebooks/11_optimizer", 3),
         ("notebooks/12_loss", 4),
         ("notebooks/14_distributed", 3),
+        ("notebooks/16_decoding", 2),
+        ("notebooks/18_evaluation", 1),
     ],
 )
 def test_sliders_change_the_charts(visit, name, sliders):

@@ -128,7 +128,8 @@ class Translator:
     ) -> str | list[str]:
         """Translate a sentence, or a list of sentences.
 
-        ``alpha``, ``offset`` and ``extra`` go to :func:`beam_search`.
+        ``alpha``, ``offset`` and ``extra`` go to
+        :func:`~transformer_annotated.decoding.beam_search`.
         """
         alone = isinstance(text, str)
         found = _search(self, [text] if alone else text, beam=beam, **search)
