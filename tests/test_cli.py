@@ -22,6 +22,7 @@ from torch.testing import assert_close
 from tests.test_training import NURSERY, assert_same_run, weights_of
 from transformer_annotated import cli, training
 from transformer_annotated.cli import main
+from transformer_annotated.evaluation import bleu
 from transformer_annotated.recipe import read_recipe, recipe_names
 from transformer_annotated.text import load_tokenizer
 from transformer_annotated.training import (
@@ -490,6 +491,53 @@ def test_translate_with_nothing_to_translate_with(tmp_path, finished):
     assert "--beam" in refuses(
         "translate", "--model", finished, "--beam", "0", "a"
     )
+
+
+# --- evaluate
+
+
+@pytest.fixture
+def test_set(tmp_path):
+    """Sentences for the copy task, and what one should say to them."""
+    left, right = tmp_path / "sources", tmp_path / "references"
+    left.write_text("a b c d\ne f g h\n")
+    right.write_text("a b c d\ne f g i\n")
+    return "--source", left, "--reference", right
+
+
+def test_evaluate_scores_what_the_model_says(tmp_path, finished, test_set):
+    """Two scores with signature and interval; the outputs can be kept."""
+    out = succeeds(
+        *("evaluate", "--model", finished, *test_set),
+        *("--out", tmp_path / "said", "--beam", "2", "--tokenize", "none"),
+    )
+    said = (tmp_path / "said").read_text().splitlines()
+    translator = Translator.load(finished)
+    assert said == translator.translate(["a b c d", "e f g h"], beam=2)
+    wanted = bleu(said, ["a b c d", "e f g i"], tokenize="none", bootstrap=1000)
+    first, signature, second, _ = out.splitlines()
+    assert first.startswith(f"BLEU {wanted.value:.2f}  (95 % between ")
+    assert signature.strip() == wanted.signature
+    assert second.startswith("chrF2 ")
+
+
+def test_evaluate_refuses(tmp_path, finished, test_set):
+    """Unequal files, none, no text, no model, no such tokens: one line."""
+    command = ("evaluate", "--model", finished, *test_set)
+    _, source, _, reference = test_set
+    reference.write_text("a b c d\n")
+    line = refuses(*command)
+    assert f"{source}: 2 lines, but {reference}: 1 lines" in line
+    reference.write_bytes(b"a\n\xff\n")
+    assert f"{reference}, line 2: not UTF-8" in refuses(*command)
+    reference.write_text("a\nb\n")
+    assert "unknown tokenizer" in refuses(*command, "--tokenize", "13b")
+    assert "unknown model" in refuses("evaluate", "--model", "nope", *test_set)
+    reference.unlink()
+    assert "no such file" in refuses(*command)
+    source.write_text("")
+    reference.write_text("")
+    assert "error: " in refuses(*command)
 
 
 # --- help
