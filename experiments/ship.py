@@ -28,6 +28,7 @@ from transformer_annotated.translator import Translator
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = 200
 LANGUAGES = {"de": "German", "en": "English"}
+EXAMPLES = {"de": "Ich liebe Bücher.", "en": "I love books."}
 
 
 def curve(rows: list[dict]) -> alt.Chart:
@@ -92,7 +93,7 @@ def main() -> None:
         "torch_threads": torch.get_num_threads(),
     }
     write(ROOT / f"results/{options.name}.json", facts, ("torch", "sacrebleu"))
-    (folder / "README.md").write_text(
+    card = (
         (ROOT / "experiments/card.md")
         .read_text("utf-8")
         .format(
@@ -101,32 +102,15 @@ def main() -> None:
             target=LANGUAGES[recipe.corpus.target],
             source_code=recipe.corpus.source,
             target_code=recipe.corpus.target,
-            example={"de": "Ich liebe Bücher.", "en": "I love books."}[
-                recipe.corpus.source
-            ],
-            layers=config.layers,
-            d_model=config.d_model,
-            d_ff=config.d_ff,
-            heads=config.heads,
-            vocab_size=config.vocab_size,
-            parameters=facts["parameters"],
-            megabytes=facts["megabytes"],
+            example=EXAMPLES[recipe.corpus.source],
+            config=config,
             pairs=len(corpus.splits["train"]),
             valid=len(pairs),
-            steps=facts["updates"],
-            epochs=facts["epochs"],
-            hours=facts["hours"],
             last=len(found),
-            bleu=score.value,
-            low=score.low,
-            high=score.high,
-            signature=score.signature,
-            chrf=letters.value,
-            chrf_signature=letters.signature,
-            sample=SAMPLE,
-        ),
-        "utf-8",
+            **facts,
+        )
     )
+    (folder / "README.md").write_text(card, "utf-8")
 
 
 if __name__ == "__main__":
