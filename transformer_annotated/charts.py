@@ -1209,8 +1209,9 @@ def cost_map(rows: Sequence[dict]) -> alt.LayerChart:
         options=tasks, name="task "))
     points = alt.Chart(alt.Data(values=list(rows))).transform_filter(
         alt.datum.task == task).encode(
-        alt.X("cost:Q", title="floating-point operations of the training")
-        .scale(type="log", domain=[1e18, 2e21]).axis(format="~e", tickCount=4),
+        alt.X("cost:Q", title="operations of the training")
+        .scale(type="log", domain=[1e18, 2e21])
+        .axis(format="~e", values=[1e18, 1e19, 1e20, 1e21]),
         alt.Y("BLEU:Q").scale(zero=False, padding=20),
         alt.Color("kind:N", title=None)
         .scale(domain=kinds, range=[GREY, ORANGE, BLUE])

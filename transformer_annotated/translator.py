@@ -105,6 +105,11 @@ class Translator:
     ) -> None:
         self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.model.embeddings.weight.device
+
     @classmethod
     def load(cls, name: str | Path, device: str = "cpu") -> "Translator":
         """Read a model that comes with the book, or the folder of a run."""
@@ -186,8 +191,8 @@ def _search(
         most = max(max_tokens, int(lengths.max()) + 1)
         for rows in cut_order(order, lengths, lengths, most):
             src = collate([sources[row] for row in rows])          # (B, S)
-            device = next(translator.model.parameters()).device
-            answers = beam_search(translator.model, src.to(device), **search)
+            src = src.to(translator.device)
+            answers = beam_search(translator.model, src, **search)
             for row, answer in zip(rows, answers, strict=True):
                 found[row] = answer
     return found
@@ -238,8 +243,7 @@ def _explain(
     else:
         said = [*tokenizer.encode(target, corpus.target), END]
     read = [START, *said[:-1]]
-    device = next(translator.model.parameters()).device
-    src, tgt = (torch.tensor([ids], device=device)
+    src, tgt = (torch.tensor([ids], device=translator.device)
                 for ids in ([*source, END], read))
     with _in_use(translator.model), _watched(translator.model) as seen:
         translator.model(src, tgt)
