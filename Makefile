@@ -39,6 +39,8 @@ bench: .venv/ready  ## Measure speed side by side with others (quarter of an hou
 	$(BIN)/pip install --disable-pip-version-check -q -r benchmarks/requirements.txt
 	$(BIN)/python benchmarks/training.py --size tiny
 	$(BIN)/python benchmarks/training.py --size base --rounds 2
+	$(BIN)/python benchmarks/decoding.py --size tiny
+	$(BIN)/python benchmarks/decoding.py --size base
 	$(BIN)/python benchmarks/loss.py
 
 sync: .venv/ready  ## After editing a notebook: strip its outputs, export it, tidy the code.

@@ -117,7 +117,7 @@ def torchs(*sizes: int) -> tuple:
     return model, lambda s, t: smoothed(model(s, t[:, :-1]), t[:, 1:]), None
 
 
-def marian(layers: int, d_model: int, d_ff: int, heads: int) -> tuple:
+def marian_model(layers: int, d_model: int, d_ff: int, heads: int) -> nn.Module:
     """Hugging Face's model of the same form."""
     from transformers import MarianConfig, MarianMTModel
 
@@ -146,7 +146,12 @@ def marian(layers: int, d_model: int, d_ff: int, heads: int) -> tuple:
         decoder_start_token_id=1,
         forced_eos_token_id=None,
     )
-    model = MarianMTModel(config)
+    return MarianMTModel(config)
+
+
+def marian(*sizes: int) -> tuple:
+    """Hugging Face's model, with PyTorch's loss."""
+    model = marian_model(*sizes)
 
     def loss(src: Tensor, tgt: Tensor) -> Tensor:
         answer = model(
