@@ -77,11 +77,14 @@ def measure(folder: Path, data: Path, settings: dict) -> dict:
     corpus = load_corpus(recipe.corpus)
     pairs = [corpus.splits["valid"][i] for i in range(SENTENCES)]
     translator = Translator.load(folder)
-    said = translator.translate([source for source, _ in pairs])
+    sources, references = map(list, zip(*pairs, strict=True))
+    said = translator.translate(sources)
+    score = bleu(said, references, tokenize="none")  # words, as they are
     return {
         "perplexity": round(scores["valid_perplexity"], 4),
         "nll": round(scores["valid_nll"], 4),
-        "bleu": round(bleu(said, [target for _, target in pairs]).value, 2),
+        "accuracy": round(scores["valid_accuracy"], 4),
+        "bleu": round(score.value, 2),
         "parameters": parameter_count(translator.model.config),
     }
 
