@@ -137,7 +137,7 @@ def test_train_by_a_recipe(finished):
     assert sum(line.startswith("update ") for line in lines) == 5
     assert lines[-1] == (
         "Done after 4 updates. Average the last checkpoints with: "
-        f"transformer-annotated average {finished}"
+        f"transformer-annotated average {finished} --last 2"
     )
     names = [path.name for path in checkpoints(finished / "checkpoints")]
     assert names == ["step-2", "step-4"]
@@ -522,7 +522,7 @@ def test_evaluate_scores_what_the_model_says(tmp_path, finished, test_set):
 
 
 def test_evaluate_refuses(tmp_path, finished, test_set):
-    """Unequal files, none, no text, no model, no such tokens: one line."""
+    """Unequal files, none, no text, model, tokens or folder: one line."""
     command = ("evaluate", "--model", finished, *test_set)
     _, source, _, reference = test_set
     reference.write_text("a b c d\n")
@@ -533,6 +533,8 @@ def test_evaluate_refuses(tmp_path, finished, test_set):
     reference.write_text("a\nb\n")
     assert "unknown tokenizer" in refuses(*command, "--tokenize", "13b")
     assert "unknown model" in refuses("evaluate", "--model", "nope", *test_set)
+    line = refuses(*command, "--out", tmp_path / "none" / "said")
+    assert f"--out: {tmp_path / 'none'}: no such folder" in line
     reference.unlink()
     assert "no such file" in refuses(*command)
     source.write_text("")

@@ -314,6 +314,14 @@ def test_an_end_at_the_limit_is_counted():
     assert whole < 1  # more words were cut off
 
 
+def test_damaged_weights_are_named():
+    """A search that no word can win says why, and returns no empty list."""
+    model = make_model()
+    model.embeddings.weight.data[3] = math.nan
+    with pytest.raises(ValueError, match="not finite.*damaged"):
+        beam_search(model, padded(SOURCES))
+
+
 def test_a_source_of_one_token():
     """No more is needed than an end symbol."""
     model = make_model(seed=2)

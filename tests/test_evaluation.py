@@ -393,9 +393,17 @@ def test_paper_bleu_is_tokenised_split_and_labelled():
     expected = bleu(*sides, tokenize="none").value
     assert score.value == pytest.approx(expected, abs=1e-9)
     assert "split" in score.name
-    assert "|tok:moses-de-split-" in score.signature
+    assert "|tok:moses-de-quotes-split-" in score.signature
     assert "|case:mixed|" in score.signature
     assert "|smooth:none|" in score.signature
+
+
+def test_the_papers_quotes_are_plain():
+    """Typographic quotes are no mistake, on either side."""
+    plain, curly = ['Er sagt "Ja" zu mir.'], ["Er sagt „Ja“ zu mir."]
+    assert paper_bleu(plain, curly, "de").value == pytest.approx(100)
+    assert paper_bleu(curly, plain, "de").value == pytest.approx(100)
+    assert bleu(plain, curly).value < 70
 
 
 def test_paper_bleu_by_hand():

@@ -93,6 +93,13 @@ def test_blanks_do_not_matter(translator):
     assert translator.translate(" Ich  sehe\tden Hund.\r\n") == wanted
 
 
+def test_sentences_may_come_from_a_generator(translator):
+    """What can be read only once is read only once."""
+    assert translator.translate(text for text in TEXTS) == (
+        translator.translate(TEXTS)
+    )
+
+
 def test_settings_reach_the_search(translator):
     """A beam, a penalty and a limit of length."""
     text = TEXTS[1]
@@ -150,6 +157,12 @@ def test_a_stream_loses_nothing_before_an_error(translator):
         for text in translator.stream(lines(), ahead=2, extra=5):
             said.append(text)
     assert said == translator.translate(TEXTS[:3], extra=5)
+
+
+def test_a_stream_must_read_something(translator):
+    """To read no line at a time would end it before it begins."""
+    with pytest.raises(ValueError, match="ahead: 0, expected at least 1"):
+        next(translator.stream(TEXTS, ahead=0))
 
 
 def test_a_stream_reads_no_further_than_it_must(translator):
@@ -293,7 +306,7 @@ def test_the_words_of_an_explanation(translator):
 
 def test_a_target_can_be_given(translator):
     """Then the weights are those of reading it."""
-    found = translator.explain(TEXTS[0], "Ja!")
+    found = translator.explain(TEXTS[0], " Ja!\n")
     assert found.said == [*translator.tokenizer.pieces("Ja!"), "</s>"]
     own = translator.explain(TEXTS[0])
     assert_close(found.encoder, own.encoder)

@@ -199,8 +199,8 @@ def bucket_batches(
 ) -> list[np.ndarray]:
     """What torchtext's BucketIterator makes of a corpus, to compare with.
 
-    Arguments and answer are those of ``token_batches``; torchtext sorts only
-    if ``sort_within_batch``, which it does not by default.
+    Arguments and answer are those of ``token_batches``. torchtext sorts only
+    if ``sort_within_batch`` is true; its own default is not to, ours is.
     """
     from torchtext.data import BucketIterator, Dataset, Field
     from torchtext.data.utils import RandomShuffler

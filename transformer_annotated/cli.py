@@ -110,8 +110,10 @@ def _goodbye(progress: Progress, recipe: Recipe, out: Path) -> str:
     if not progress.over(recipe.training):
         return (f"Stopped at update {progress.step:,}. Go on with: "
                 f"transformer-annotated train --out {out} --resume")
+    last = min(5, len(checkpoints(out / "checkpoints")))
     return (f"Done after {progress.step:,} updates. Average the last "
-            f"checkpoints with: transformer-annotated average {out}")
+            "checkpoints with: transformer-annotated average "
+            f"{out} --last {last}")
 
 # %% ../notebooks/22_cli.ipynb #ed92f534
 @app.command("prepare")
@@ -239,6 +241,8 @@ def evaluate_command(
 ) -> None:
     """Translate a test set, and score it with BLEU and chrF."""
     _check_tokenizer(tokenize)
+    if out and not out.parent.is_dir():
+        raise ValueError(f"--out: {out.parent}: no such folder")
     pairs = list(read_files(source, reference))
     translator = Translator.load(model)
     sources, references = map(list, zip(*pairs, strict=True))

@@ -98,7 +98,8 @@ def greedy_decode(
     Args:
         model: A trained model.
         src: Sources ``(B, S)``, each with its end symbol, then padding.
-        extra: How many words longer than its source a translation may be.
+        extra: How many words a translation may have beyond the tokens of its
+            source, whose end symbol counts.
 
     Returns:
         The words of each translation, without start and end.
@@ -246,7 +247,8 @@ def beam_search(
         alpha: How much length is rewarded; see :func:`length_penalty`.
         offset: The form of the length penalty.
         n_best: How many hypotheses to return, at most ``beam``.
-        extra: How many words longer than its source a translation may be.
+        extra: How many words a translation may have beyond the tokens of its
+            source, whose end symbol counts.
 
     Returns:
         For each source its hypotheses, the best one first.
@@ -256,4 +258,7 @@ def beam_search(
         beams = _Beams(model, src, beam, alpha, offset, n_best, extra)
         while len(beams.sentence):
             _step(beams)
+    if not all(beams.found):
+        raise ValueError("model: its logits are not finite, so no word is "
+                         "better than another; are the weights damaged?")
     return [found[:n_best] for found in beams.found]

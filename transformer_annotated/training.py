@@ -613,7 +613,7 @@ def train(
                 save_checkpoint(folder / "checkpoints", model, optimizer,
                                 progress, settings)
                 prune(folder / "checkpoints", config.keep, progress.best_step)
-            if leaving:
+            if leaving or progress.over(config):
                 break
     return progress
 

@@ -7,7 +7,7 @@ __all__ = ['model_names', 'Translation', 'Translator', 'Explanation']
 
 # %% ../notebooks/17_translator.ipynb #fe7e3f97
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -111,10 +111,16 @@ class Translator:
         return self.model.embeddings.weight.device
 
     @classmethod
-    def load(cls, name: str | Path, device: str = "cpu") -> "Translator":
-        """Read a model that comes with the book, or the folder of a run."""
+    def load(
+        cls, name: str | Path, device: str | None = None
+    ) -> "Translator":
+        """Read a model that comes with the book, or the folder of a run.
+
+        It computes on ``device``; by default on a GPU, if there is one.
+        """
         model, tokenizer, recipe = _read_model(_find_model(name))
-        return cls(model.to(device), tokenizer, recipe)
+        best = "cuda" if torch.cuda.is_available() else "cpu"
+        return cls(model.to(device or best), tokenizer, recipe)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that :meth:`load` can read, in half precision."""
@@ -129,9 +135,9 @@ class Translator:
         draft.replace(folder / "model.safetensors")
 
     def translate(
-        self, text: str | Sequence[str], beam: int = 4, **search: float
+        self, text: str | Iterable[str], beam: int = 4, **search: float
     ) -> str | list[str]:
-        """Translate a sentence, or a list of sentences.
+        """Translate a sentence, or any number of sentences.
 
         ``alpha``, ``offset`` and ``extra`` go to
         :func:`~transformer_annotated.decoding.beam_search`.
@@ -158,6 +164,8 @@ class Translator:
         A line that cannot be read ends it, but not before all lines that came
         first have been translated.
         """
+        if ahead < 1:
+            raise ValueError(f"ahead: {ahead}, expected at least 1")
         lines, problem = iter(lines), None
         while problem is None:
             chunk: list[str] = []
@@ -179,7 +187,7 @@ class Translator:
 
 # %% ../notebooks/17_translator.ipynb #d520d529
 def _search(
-    translator: Translator, texts: Sequence[str], max_tokens: int = 2048,
+    translator: Translator, texts: Iterable[str], max_tokens: int = 2048,
     **search: float,
 ) -> list[list[Hypothesis | None]]:
     """Hypotheses for each text, in order; ``[None]`` for an empty one."""
@@ -198,8 +206,9 @@ def _search(
     return found
 
 
-def _encode(translator: Translator, texts: Sequence[str]) -> list[list[int]]:
+def _encode(translator: Translator, texts: Iterable[str]) -> list[list[int]]:
     """The ids of texts, with single blanks between words."""
+    texts = list(texts)
     for text in texts:
         if not isinstance(text, str):
             raise ValueError(f"text: {type(text).__name__}, expected str")
@@ -241,6 +250,7 @@ def _explain(
         [[best, *_]] = _search(translator, [text], **search)
         said = [*best.tokens, END]
     else:
+        target = " ".join(target.split())
         said = [*tokenizer.encode(target, corpus.target), END]
     read = [START, *said[:-1]]
     src, tgt = (torch.tensor([ids], device=translator.device)
