@@ -3,9 +3,9 @@
     python benchmarks/training.py [--size tiny|base] [--rounds 3]
 
 All get the same sizes, the same padded batches with the lengths of Multi30k,
-the same loss and Adam. Rounds are interleaved, so that a noisy machine hits
-all alike: what counts is the ratio. Hugging Face's Marian takes part if
-``transformers`` is installed. Writes results/training-SIZE.json.
+the same loss, Adam and places of dropout. Rounds are interleaved, so that a
+noisy machine hits all alike: what counts is the ratio. Hugging Face's Marian
+takes part if ``transformers`` is installed. Writes results/training-SIZE.json.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def ours(layers: int, d_model: int, d_ff: int, heads: int) -> tuple:
         answer = learner(src, tgt)
         return answer.smoothed / answer.tokens
 
-    return learner, loss, adam(learner.parameters())
+    return learner, loss
 
 
 class TorchTransformer(nn.Module):
@@ -88,6 +88,11 @@ class TorchTransformer(nn.Module):
         self.core = nn.Transformer(
             d_model, heads, layers, layers, d_ff, DROPOUT, batch_first=True
         )
+        for module in self.core.modules():  # dropout where the paper has it
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+            elif hasattr(module, "linear1"):
+                module.dropout = nn.Identity()
         self.embeddings = nn.Embedding(VOCABULARY, d_model)
         self.positions = torch.randn(512, d_model)
         self.scale = math.sqrt(d_model)
@@ -114,7 +119,7 @@ class TorchTransformer(nn.Module):
 def torchs(*sizes: int) -> tuple:
     """PyTorch's own model."""
     model = TorchTransformer(*sizes)
-    return model, lambda s, t: smoothed(model(s, t[:, :-1]), t[:, 1:]), None
+    return model, lambda s, t: smoothed(model(s, t[:, :-1]), t[:, 1:])
 
 
 def marian_model(layers: int, d_model: int, d_ff: int, heads: int) -> nn.Module:
@@ -161,7 +166,7 @@ def marian(*sizes: int) -> tuple:
         )
         return smoothed(answer.logits, tgt[:, 1:])
 
-    return model, loss, None
+    return model, loss
 
 
 def contestants() -> dict[str, Callable]:
@@ -186,10 +191,8 @@ def main() -> None:
     tokens = sum(int((tgt[:, 1:] != PAD).sum()) for _, tgt in data)
     for name, build in contestants().items():
         torch.manual_seed(SEED)
-        model, loss, optimizer = build(*SIZES[given.size])
-        optimizer = optimizer or torch.optim.Adam(
-            model.parameters(), betas=(0.9, 0.98), eps=1e-9
-        )
+        model, loss = build(*SIZES[given.size])
+        optimizer = adam(model.parameters())
         optimizer.param_groups[0]["lr"] = 1e-4
         runs[name] = (model.train(), loss, optimizer, [])
     for number in range(given.rounds + 1):  # the first one warms up

@@ -452,12 +452,26 @@ def test_translate_settings(finished):
     )
 
 
+def test_translate_a_packed_file(tmp_path, finished):
+    """As `train` and `evaluate` take them."""
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"a b\nc\n"))
+    out = succeeds("translate", "--model", finished, "--source", path)
+    assert out.splitlines() == Translator.load(finished).translate(["a b", "c"])
+    path.write_bytes(path.read_bytes()[:-9])
+    line = refuses("translate", "--model", finished, "--source", path)
+    assert f"{path}: damaged or cut short" in line
+
+
 def test_translate_what_is_no_text(finished):
     """All before it is translated; file and line are named."""
     text = b"a\nb\n\xff\xfe\nc\n"
     code, lines, err = translated(finished, text)
     assert (code, len(lines)) == (2, 2)
-    assert err == "error: standard input, line 3: not UTF-8 (byte 1)\n"
+    assert err == (
+        "error: standard input, line 3: not UTF-8 (byte 1 of the line); "
+        "convert the file, for instance with iconv\n"
+    )
 
 
 def test_translate_an_endless_line(finished):

@@ -318,7 +318,7 @@ def test_damaged_weights_are_named():
     """A search that no word can win says why, and returns no empty list."""
     model = make_model()
     model.embeddings.weight.data[3] = math.nan
-    with pytest.raises(ValueError, match="not finite.*damaged"):
+    with pytest.raises(ValueError, match=r"not finite.*damaged"):
         beam_search(model, padded(SOURCES))
 
 

@@ -9,9 +9,7 @@ __all__ = ['app', 'Changes', 'Out', 'ModelName', 'Beam', 'Alpha', 'train_command
 # %% ../notebooks/22_cli.ipynb #85bdf3a0
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +17,7 @@ import tomli_w
 import typer
 from tqdm import tqdm
 
-from .corpora import read_files
+from .corpora import _lines, read_files
 from .distributed import restarted, setup
 from .evaluation import _check_tokenizer, bleu, chrf
 from transformer_annotated.recipe import (
@@ -178,7 +176,8 @@ def translate_command(
         metavar="TEXT", help="Sentences; without any, lines are read "
         "from --source or standard input.", show_default=False)] = None,
     source: Annotated[str, typer.Option(
-        metavar="FILE", help="Translate the lines of a file.",
+        metavar="FILE", help="Translate the lines of a file; may be .gz or "
+        ".xz.",
         show_default=False)] = "",
     beam: Beam = 4,
     alpha: Alpha = 0.6,
@@ -192,7 +191,8 @@ def translate_command(
     translator = Translator.load(model)
     if not texts and not source and sys.stdin.isatty():
         ahead = 1                                # somebody is waiting
-    lines = texts or _lines(source)
+    lines = texts or _lines(
+        Path(source) if source else sys.stdin.buffer, longest=10_000)
     said = 0
     bar = tqdm(lines, unit=" lines", disable=None if source else True)
     try:
@@ -203,24 +203,6 @@ def translate_command(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise ValueError("standard output was closed after "
                          f"{said:,} translations") from None
-
-# %% ../notebooks/22_cli.ipynb #71406b22
-def _lines(path: str, longest: int = 10_000) -> Iterator[str]:
-    """The lines of a file or standard input; one that is no text is named."""
-    name = path or "standard input"
-    with open(path, "rb") if path else sys.stdin.buffer as file:
-        for number in count(1):
-            line = file.readline(longest + 1)
-            if not line:
-                return
-            if len(line) > longest:
-                raise ValueError(f"{name}, line {number:,}: more than "
-                                 f"{longest:,} bytes, expected a sentence")
-            try:
-                yield line.decode().rstrip("\r\n")
-            except UnicodeDecodeError as problem:
-                raise ValueError(f"{name}, line {number:,}: not UTF-8 (byte "
-                                 f"{problem.start + 1})") from None
 
 # %% ../notebooks/22_cli.ipynb #23f2f9ed
 @app.command("evaluate", epilog=_MODELS)

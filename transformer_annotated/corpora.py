@@ -24,6 +24,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from multiprocessing import get_context
@@ -60,27 +61,36 @@ def _open(path: Path) -> BinaryIO:
     return _PACKED.get(first, open)(path, "rb")
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a file in UTF-8, without their ends; only LF ends one."""
-    number = 0
+def _lines(source: Path | BinaryIO, longest: int = 0) -> Iterator[str]:
+    """Lines of UTF-8, without their ends; only LF ends one; 0 = of any length.
+
+    Read from a file, packed or not, or from what is open already.
+    """
+    from_file, number = isinstance(source, Path), 0
+    name = source if from_file else "standard input"
+    limit = longest + 1 if longest else -1
     try:
-        with _open(path) as file:
-            for number, line in enumerate(file, 1):
+        with _open(source) if from_file else nullcontext(source) as file:
+            lines = iter(lambda: file.readline(limit), b"")
+            for number, line in enumerate(lines, 1):
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")       # BOM
                 if b"\0" in line:
-                    raise CorpusError(f"{path}, line {number}: a zero byte; "
+                    raise CorpusError(f"{name}, line {number}: a zero byte; "
                                       "expected text in UTF-8")
+                if 0 < longest < len(line):
+                    raise CorpusError(f"{name}, line {number}: more than "
+                                      f"{longest:,} bytes, expected a sentence")
                 yield line.rstrip(b"\r\n").decode()
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{path}, line {number}: not UTF-8 (byte "
+        raise CorpusError(f"{name}, line {number}: not UTF-8 (byte "
                           f"{error.start + 1} of the line); convert the file, "
                           "for instance with iconv") from None
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile):
-        raise CorpusError(f"{path}: damaged or cut short after line {number}; "
+        raise CorpusError(f"{name}: damaged or cut short after line {number}; "
                           "copy or download it again") from None
     except OSError as error:
-        raise CorpusError(f"{path}: {error.strerror or error}") from None
+        raise CorpusError(f"{name}: {error.strerror or error}") from None
 
 # %% ../notebooks/09_corpora.ipynb #01d91d72
 def _nearest(name: str, names: Iterable[str]) -> str:
