@@ -5,8 +5,9 @@
 All sizes of the paper's rows are divided by 8, and its numbers of layers by 2;
 dropout, smoothing and heads stay. Each row is trained with three seeds, the
 big model with one, and measured on sentences never seen: perplexity, and BLEU
-by beam search. Runs that are there already are not repeated, so it can be
-stopped and started again at will. Writes results/variations.json.
+by beam search. A few rows are trained once more, four times as long. Runs that
+are there already are not repeated, so it can be stopped and started again at
+will. Writes results/variations.json.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from transformer_annotated.translator import Translator
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
 STEPS, SENTENCES = 600, 500
+LONGER, LONG = 4, (0, 1, 7, 9, 14)  # base, 1 head, 2 layers, 8, no dropout
 COMMON = {
     "depth": 1,
     "train_size": 20_000,
@@ -89,6 +91,18 @@ def measure(folder: Path, data: Path, settings: dict) -> dict:
     }
 
 
+def jobs() -> Iterator[tuple[str, dict, dict, int]]:
+    """Name, row of the paper, settings and seed of every run."""
+    table = list(rows())
+    for number, (row, small) in enumerate(table):
+        for seed in SEEDS[:1] if row["group"] == "big" else SEEDS:
+            yield f"{number:02}-{row['group']}-{seed}", row, small, seed
+    for number in LONG:
+        row, small = table[number]
+        small = small | {"steps": LONGER * small["steps"]}
+        yield f"{number:02}-{row['group']}-long", row, small, SEEDS[0]
+
+
 def main() -> None:
     """Run what is missing, and write all results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -98,48 +112,37 @@ def main() -> None:
     data = options.out / "data"
     changes = [f"{key}={value}" for key, value in COMMON.items()]
     prepare(read_recipe("grammar", changes), data)
-    results = []
+    keys = ("changed", "ppl_dev", "bleu_dev", "params_million")
+    results = {False: [], True: []}
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        jobs = [
+        running = [
             (
-                row,
-                small,
-                seed,
+                name.endswith("long"),
+                {
+                    "group": row["group"],
+                    "paper": {key: row[key] for key in keys},
+                    "settings": small,
+                    "seed": seed,
+                },
                 pool.submit(
                     measure,
-                    options.out / f"{number:02}-{row['group']}-{seed}",
+                    options.out / name,
                     data,
                     COMMON | small | {"training.seed": seed},
                 ),
             )
-            for number, (row, small) in enumerate(rows())
-            for seed in (SEEDS[:1] if row["group"] == "big" else SEEDS)
+            for name, row, small, seed in jobs()
         ]
-        for row, small, seed, job in jobs:
-            results.append(
-                {
-                    "group": row["group"],
-                    "paper": {
-                        key: row[key]
-                        for key in (
-                            "changed",
-                            "ppl_dev",
-                            "bleu_dev",
-                            "params_million",
-                        )
-                    },
-                    "settings": small,
-                    "seed": seed,
-                }
-                | job.result()
-            )
-            print(results[-1], flush=True)
+        for is_long, about, job in running:
+            results[is_long].append(about | job.result())
+            print(results[is_long][-1], flush=True)
     write(
         ROOT / "results/variations.json",
-        results,
+        results[False],
         ("torch", "sacrebleu"),
         common=COMMON,
         sentences=SENTENCES,
+        longer=results[True],
     )
 
 
