@@ -75,7 +75,8 @@ def measure(folder: Path, data: Path, settings: dict) -> dict:
     changes.append(f"prepared={json.dumps(str(data))}")
     recipe = read_recipe("grammar", changes)
     run(recipe, folder, resume=True, show=False)
-    scores = [row for row in read_metrics(folder) if "valid_nll" in row][-1]
+    valid = [row for row in read_metrics(folder) if "valid_nll" in row]
+    scores = valid[-1]
     corpus = load_corpus(recipe.corpus)
     pairs = [corpus.splits["valid"][i] for i in range(SENTENCES)]
     translator = Translator.load(folder)
@@ -88,6 +89,7 @@ def measure(folder: Path, data: Path, settings: dict) -> dict:
         "accuracy": round(scores["valid_accuracy"], 4),
         "bleu": round(score.value, 2),
         "parameters": parameter_count(translator.model.config),
+        "curve": [[row["step"], round(row["valid_nll"], 4)] for row in valid],
     }
 
 

@@ -50,6 +50,11 @@ LENGTHS = [
     for n, value in ((1, 0.5), (2, 0.25))
     for part, kind in (("1-grams", "precision"), ("BLEU", "score"))
 ]
+CHANGES = [
+    {"row": "h = 1", "measure": "BLEU", "of": "the paper", "change": -0.9},
+    {"row": "h = 1", "measure": "BLEU", "of": "here", "change": 2.0}
+    | {"low": 1.5, "high": 2.5},
+]
 RUDE = "</script><script>alert(1)</script><!-- <b>"
 
 
@@ -112,6 +117,7 @@ CHARTS = {
     "histogram": lambda: charts.histogram([1, 2, 2, 5], "x", 1.5, 4, bins=4),
     "bars": lambda: charts.bars(BARS, "hours", "run"),
     "cost_map": lambda: charts.cost_map(COSTS),
+    "ablation": lambda: charts.ablation(CHANGES),
     "calibration_chart": lambda: charts.calibration_chart({"512": SURE}),
     "ring_map": lambda: charts.ring_map(torch.tensor([[[1, 1]] * 2] * 3)),
     "hours_chart": lambda: charts.hours_chart(
@@ -541,6 +547,20 @@ def test_no_text_ends_the_script_of_a_chart(name):
     assert "<!--" not in html
     spec = html.rpartition("})(")[2].rpartition(", {")[0]
     assert RUDE in json.dumps(json.loads(spec))
+
+
+def test_ablation_reaches_from_the_worst_run_to_the_best():
+    """A line for each row of several runs, a point for each row."""
+    chart = CHARTS["ablation"]().to_dict()
+    (param,) = chart["params"]
+    assert param["bind"]["options"] == ["BLEU"]
+    _, line, point = chart["layer"]
+    assert line["encoding"]["x"]["field"] == "low"
+    assert line["encoding"]["x2"]["field"] == "high"
+    assert point["encoding"]["x"]["field"] == "change"
+    assert point["encoding"]["y"]["field"] == "row"
+    colours = point["encoding"]["color"]["scale"]
+    assert colours["domain"] == ["the paper", "here"]
 
 
 def test_cost_map_has_a_menu_of_tasks():

@@ -62,3 +62,114 @@ def test_the_speeds_assumed():
     assert tera == {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}
     with pytest.raises(ValueError, match=r"unknown GPU, 'P10'.*'P100'"):
         training_flops(1, 1, "P10")
+
+
+# --- Table 3
+
+KEYS = ("N", "d_model", "d_ff", "h", "d_k", "d_v", "P_drop", "eps_ls")
+BIG_ROW = {"d_model": 1024, "d_ff": 4096, "h": 16, "P_drop": 0.3}
+TABLE_3 = [  # the base model's values, and what the rows change
+    ("base", {}, 4.92, 25.8),
+    ("A", {"h": 1, "d_k": 512, "d_v": 512}, 5.29, 24.9),
+    ("A", {"h": 4, "d_k": 128, "d_v": 128}, 5.00, 25.5),
+    ("A", {"h": 16, "d_k": 32, "d_v": 32}, 4.91, 25.8),
+    ("A", {"h": 32, "d_k": 16, "d_v": 16}, 5.01, 25.4),
+    ("B", {"d_k": 16}, 5.16, 25.1),
+    ("B", {"d_k": 32}, 5.01, 25.4),
+    ("C", {"N": 2}, 6.11, 23.7),
+    ("C", {"N": 4}, 5.19, 25.3),
+    ("C", {"N": 8}, 4.88, 25.5),
+    ("C", {"d_model": 256, "d_k": 32, "d_v": 32}, 5.75, 24.5),
+    ("C", {"d_model": 1024, "d_k": 128, "d_v": 128}, 4.66, 26.0),
+    ("C", {"d_ff": 1024}, 5.12, 25.4),
+    ("C", {"d_ff": 4096}, 4.75, 26.2),
+    ("D", {"P_drop": 0.0}, 5.77, 24.6),
+    ("D", {"P_drop": 0.2}, 4.95, 25.5),
+    ("D", {"eps_ls": 0.0}, 4.67, 25.3),
+    ("D", {"eps_ls": 0.2}, 5.47, 25.7),
+    ("E", {}, 4.92, 25.7),
+    ("big", BIG_ROW, 4.33, 26.4),
+]
+BASE_ROW = dict(zip(KEYS, (6, 512, 2048, 8, 64, 64, 0.1, 0.1), strict=True))
+VARIATIONS = json.loads((ROOT / "results/variations.json").read_text("utf-8"))
+
+
+def test_table_3_is_quoted_right():
+    """Twenty models, with the sizes and scores that the paper prints."""
+    rows = PAPER["table3"]
+    for row, (group, change, perplexity, score) in zip(
+        rows, TABLE_3, strict=True
+    ):
+        assert row["group"] == group
+        assert {key: row[key] for key in KEYS} == BASE_ROW | change
+        assert (row["ppl_dev"], row["bleu_dev"]) == (perplexity, score)
+        assert row["train_steps"] == (300_000 if group == "big" else 100_000)
+
+
+def test_every_row_of_table_3_was_trained():
+    """Three times from nothing, an eighth as large and half as deep."""
+    rows = VARIATIONS["rows"]
+    for number, (group, change, *_) in enumerate(TABLE_3):
+        seeds = 1 if group == "big" else 3
+        first = 3 * number
+        wanted = BASE_ROW | change
+        for seed, row in enumerate(rows[first : first + seeds]):
+            assert (row["group"], row["seed"]) == (group, seed)
+            settings = row["settings"]
+            assert settings["layers"] == wanted["N"] // 2
+            assert settings["heads"] == wanted["h"]
+            for key in ("d_model", "d_ff", "d_k", "d_v"):
+                assert settings[key] == wanted[key] // 8
+            assert settings["dropout"] == wanted["P_drop"]
+            assert settings["label_smoothing"] == wanted["eps_ls"]
+            assert (settings["learned_positions"] > 0) == (group == "E")
+    assert len(rows) == 3 * 19 + 1
+
+
+def mean(key, group, **change):
+    """The mean of a measure over the runs of a row."""
+    found = [
+        row[key]
+        for row in VARIATIONS["rows"]
+        if row["group"] == group and change.items() <= row["settings"].items()
+    ]
+    assert len(found) == 3
+    return sum(found) / 3
+
+
+def test_what_is_narrow_is_worse_in_the_miniature():
+    """Heads, keys and vectors; and what is wider is better."""
+    base = mean("perplexity", "base")
+    heads = [mean("perplexity", "A", heads=h) for h in (1, 16, 32)]
+    assert heads[0] < base < heads[1] < heads[2]
+    keys = [mean("perplexity", "B", d_k=d_k) for d_k in (4, 2)]
+    assert base < keys[0] < keys[1]
+    assert mean("perplexity", "C", d_model=128) < base
+    assert mean("perplexity", "C", d_model=32) > base
+
+
+def test_dropout_in_the_miniature():
+    """It does not help three times through a corpus; later it does."""
+    shares = [mean("perplexity", "D", dropout=0.0), mean("perplexity", "base")]
+    assert shares[0] < shares[1] < mean("perplexity", "D", dropout=0.2)
+    base, *_, without = VARIATIONS["longer"]
+    assert (base["group"], without["settings"]["dropout"]) == ("base", 0.0)
+    assert base["perplexity"] < 0.95 * without["perplexity"]
+
+
+def test_depth_in_the_miniature():
+    """One layer is behind three, when there is time for it to show."""
+    base, _, shallow, deep, _ = VARIATIONS["longer"]
+    layers = [row["settings"]["layers"] for row in (base, shallow, deep)]
+    assert layers == [3, 1, 4]
+    assert base["perplexity"] < 0.95 * shallow["perplexity"]
+    assert deep["perplexity"] < shallow["perplexity"]
+
+
+def test_smoothing_in_the_miniature():
+    """It costs perplexity; accuracy and BLEU have better means with it."""
+    none, twice = {"label_smoothing": 0.0}, {"label_smoothing": 0.2}
+    assert mean("perplexity", "D", **none) < mean("perplexity", "base")
+    assert mean("perplexity", "base") < mean("perplexity", "D", **twice)
+    for key in ("accuracy", "bleu"):
+        assert mean(key, "D", **none) < mean(key, "base")
