@@ -35,6 +35,7 @@ serve: book  ## Open the website on localhost.
 	@(sleep 1; $(BIN)/python -m webbrowser -t http://localhost:$(PORT) >/dev/null) &
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
 
+bench: export OMP_NUM_THREADS := 2
 bench: .venv/ready  ## Measure speed side by side with others (quarter of an hour).
 	$(BIN)/pip install --disable-pip-version-check -q -r benchmarks/requirements.txt
 	$(BIN)/python benchmarks/training.py --size tiny

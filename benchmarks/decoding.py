@@ -9,7 +9,6 @@ that a noisy machine hits all alike: what counts is the ratio. Writes
 results/decoding-SIZE.json.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -19,7 +18,15 @@ from pathlib import Path
 import torch
 from report import write
 from torch import Tensor, nn
-from training import PAD, SEED, SIZES, VOCABULARY, batches, marian_model
+from training import (
+    PAD,
+    SEED,
+    SIZES,
+    VOCABULARY,
+    arguments,
+    batches,
+    marian_model,
+)
 
 from transformer_annotated.decoding import beam_search, greedy_decode
 from transformer_annotated.model import Transformer, TransformerConfig
@@ -138,11 +145,11 @@ def _specification(model: Transformer) -> object:
     spec.decoder.projection.weight = words
     for stack in (spec.encoder, spec.decoder):
         stack.position_encodings.encodings = positions
-    layers = zip(spec.encoder.layer, model.encoder.layers, strict=True)
-    for there, here in layers:
+    encoder = zip(spec.encoder.layer, model.encoder.layers, strict=True)
+    decoder = zip(spec.decoder.layer, model.decoder.layers, strict=True)
+    for there, here in encoder:
         copy(there, here)
-    layers = zip(spec.decoder.layer, model.decoder.layers, strict=True)
-    for there, here in layers:
+    for there, here in decoder:
         copy(there, here)
         across = here.cross_attention
         linear(there.attention.linear[0], across.w_q)
@@ -174,11 +181,7 @@ def contestants(model: Transformer) -> dict[str, Decoder]:
 
 def main() -> None:
     """Let them decode in turns, and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=SIZES, default="tiny")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = arguments(__doc__)
     torch.manual_seed(SEED)
     layers, d_model, d_ff, heads = SIZES[given.size]
     model = Transformer(

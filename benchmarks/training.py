@@ -180,13 +180,18 @@ def contestants() -> dict[str, Callable]:
     return known | {"Hugging Face Marian": marian}
 
 
-def main() -> None:
-    """Let them train in turns, and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(what: str) -> argparse.Namespace:
+    """Which size to compare, how often, and where to write it."""
+    parser = argparse.ArgumentParser(description=what.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Let them train in turns, and compare."""
+    given = arguments(__doc__)
     data, runs = batches(4), {}
     tokens = sum(int((tgt[:, 1:] != PAD).sum()) for _, tgt in data)
     for name, build in contestants().items():
