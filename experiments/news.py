@@ -3,7 +3,8 @@
     python -m experiments.news FOLDER MODEL [MODEL ...]
 
 FOLDER holds newstest2013.en and newstest2013.de, the paper's development set.
-Writes results/news.json.
+Scores the outputs in all the ways that people call BLEU. Writes
+results/news.json.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.report import write
 from transformer_annotated.corpora import read_files
-from transformer_annotated.evaluation import bleu, chrf, paper_bleu
+from transformer_annotated.evaluation import bleu, every_way
 from transformer_annotated.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,15 +34,20 @@ def main() -> None:
         )
         sources, references = map(list, zip(*read_files(*files), strict=True))
         said = translator.translate(sources)
-        scores = {
-            "sacrebleu": bleu(said, references, bootstrap=1000),
-            "paper_bleu": paper_bleu(said, references, corpus.target),
-            "chrf": chrf(said, references),
-        }
+        score = bleu(said, references, bootstrap=1000)
         rows.append(
-            {"model": name, "pairs": len(said)}
-            | {key: round(score.value, 2) for key, score in scores.items()}
-            | {f"{key}_is": score.signature for key, score in scores.items()}
+            {
+                "model": name,
+                "pairs": len(said),
+                "interval": [round(score.low, 2), round(score.high, 2)],
+                "scores": {
+                    way.name: {
+                        "value": round(way.value, 2),
+                        "signature": way.signature,
+                    }
+                    for way in every_way(said, references, corpus.target)
+                },
+            }
         )
     libraries = ("torch", "sacrebleu", "sacremoses")
     write(ROOT / "results/news.json", rows, libraries)

@@ -307,7 +307,7 @@ def test_prepare_and_train_from_it(tmp_path, finished):
     assert out == (
         "60 pairs to train on, 8 to validate on, 0 skipped (empty, or longer "
         "than 256 tokens); vocabulary 30. Train with: transformer-annotated "
-        f"train copy --data {data} --out DIR\n"
+        f"train copy --data {data} --out DIR {' '.join(COPY)}\n"
     )
     succeeds(
         "train",
@@ -351,6 +351,30 @@ def test_prepare_tells_what_was_skipped(tmp_path):
     kept, skipped = int(out.split()[0]), int(out.split(", ")[2].split()[0])
     assert kept + skipped == 60 and skipped > 0
     assert "longer than 8 tokens" in out
+
+
+def test_prepare_leaves_runs_alone(tmp_path, finished):
+    """Their vocabulary is not that of other data."""
+    before = (finished / "tokenizer.json").read_text()
+    line = refuses("prepare", "copy", "--out", finished, *COPY)
+    assert "holds a run" in line
+    assert (finished / "tokenizer.json").read_text() == before
+
+
+def test_languages_that_were_guessed_are_written_down(tmp_path):
+    """A model of words needs them, and finds them in its folder."""
+    left, right = parallel(tmp_path)
+    files = ("--source", left, "--target", right)
+    words = changes(**{"tokenizer.kind": "words", "min_frequency": 1})
+    small = changes(**MODEL, steps=1)
+    command = ("train", *files, "--out", tmp_path / "run", *words, *small)
+    succeeds(*command)
+    corpus = read_recipe(tmp_path / "run/config.toml").corpus
+    assert (corpus.source, corpus.target) == ("en", "de")
+    Translator.load(tmp_path / "run").translate("sentence number 3", extra=2)
+    again = ("--resume", "--set", "steps=2")
+    succeeds("train", "--out", tmp_path / "run", *again)
+    succeeds(*command[:-1], "steps=3", "--resume")
 
 
 def test_data_of_another_recipe(tmp_path):
@@ -549,6 +573,11 @@ def test_evaluate_refuses(tmp_path, finished, test_set):
     assert "unknown model" in refuses("evaluate", "--model", "nope", *test_set)
     line = refuses(*command, "--out", tmp_path / "none" / "said")
     assert f"--out: {tmp_path / 'none'}: no such folder" in line
+    line = refuses(*command, "--out", tmp_path)
+    assert f"--out: {tmp_path}: a folder, expected a file" in line
+    source.write_bytes(b"a\n" + 1_000_001 * b"b")
+    line = refuses(*command)
+    assert f"{source}, line 2: more than 1,000,000 bytes" in line
     reference.unlink()
     assert "no such file" in refuses(*command)
     source.write_text("")
@@ -645,7 +674,7 @@ def test_bad_arguments(tmp_path, arguments, message):
         ("kind=chars", "kind: 'chars', expected"),
         ("min_frequency=100000", "min_frequency"),
         ("min_frequency=0", "min_frequency: 0"),
-        ("learned_positions=3", "3 were learned"),
+        ("learned_positions=3", "learned_positions: 3, expected at least 13"),
         ("precision=half", "precision: 'half', expected"),
         ("prepared=/dev/null", "/dev/null"),
         ("steps=" + "[" * 5000, "steps"),

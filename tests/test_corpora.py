@@ -1,6 +1,7 @@
 """Corpora are what their names say, and bad files are told from good ones."""
 
 import gzip
+import io
 import json
 import lzma
 import os
@@ -1035,3 +1036,14 @@ def test_a_corpus_shows_its_sizes_and_not_its_pairs():
     assert repr(load("copy", **sizes)) == (
         "Corpus('copy', train 1,234, valid 5, test 6)"
     )
+
+
+def test_the_longest_line():
+    """As many bytes as are allowed are a sentence, one more is none."""
+    for end in (b"\n", b"\r\n", b""):
+        lines = corpora._lines(io.BytesIO(b"a\n" + 9 * b"b" + end), longest=9)
+        assert list(lines) == ["a", 9 * "b"]
+        lines = corpora._lines(io.BytesIO(b"a\n" + 10 * b"b" + end), longest=9)
+        assert next(lines) == "a"
+        with pytest.raises(CorpusError, match="line 2: more than 9 bytes"):
+            next(lines)

@@ -320,6 +320,8 @@ def test_damaged_weights_are_named():
     model.embeddings.weight.data[3] = math.nan
     with pytest.raises(ValueError, match=r"not finite.*damaged"):
         beam_search(model, padded(SOURCES))
+    with pytest.raises(ValueError, match=r"not finite.*damaged"):
+        greedy_decode(model, padded(SOURCES))
 
 
 def test_a_source_of_one_token():
@@ -418,11 +420,12 @@ def test_a_model_can_be_trained_after_decoding():
     ("change", "words"),
     [
         ({"beam": 0}, "beam: 0, expected at least 1"),
-        ({"beam": 2.0}, r"beam: 2\.0, expected an int"),
-        ({"beam": True}, "beam: True, expected an int"),
+        ({"beam": 2.0}, r"beam: 2\.0, expected int"),
+        ({"beam": True}, "beam: True, expected int"),
+        ({"alpha": "0.6"}, r"alpha: '0\.6', expected int or float"),
         ({"alpha": -0.1}, r"alpha: -0\.1, expected at least 0"),
         ({"alpha": math.nan}, "alpha: nan, expected at least 0"),
-        ({"alpha": math.inf}, "alpha: inf, expected"),
+        ({"alpha": math.inf}, "alpha: inf, expected at least 0, and finite"),
         ({"offset": -1}, "offset: -1, expected at least 0"),
         ({"n_best": 0}, "n_best: 0, expected at least 1"),
         ({"n_best": 5}, "n_best: 5, but the beam is 4 wide"),

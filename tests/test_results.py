@@ -123,6 +123,7 @@ def test_every_row_of_table_3_was_trained():
             assert settings["dropout"] == wanted["P_drop"]
             assert settings["label_smoothing"] == wanted["eps_ls"]
             assert (settings["learned_positions"] > 0) == (group == "E")
+            assert settings["steps"] == (1800 if group == "big" else 600)
     assert len(rows) == 3 * 19 + 1
 
 
@@ -155,13 +156,26 @@ def test_dropout_in_the_miniature():
     base, *_, without = VARIATIONS["longer"]
     assert (base["group"], without["settings"]["dropout"]) == ("base", 0.0)
     assert base["perplexity"] < 0.95 * without["perplexity"]
+    ours, others = dict(base["curve"]), dict(without["curve"])
+    assert others[600] < ours[600]
+    assert all(ours[step] < others[step] for step in ours if step >= 900)
+    assert without["train_nll"] < without["nll"]  # it learns by heart
+    assert base["train_nll"] > base["nll"]
+
+
+def test_the_big_miniature_owes_its_line_to_its_updates():
+    """At equal updates the base model is ahead."""
+    *_, big = VARIATIONS["rows"]
+    base = dict(VARIATIONS["longer"][0]["curve"])
+    assert all(nll > base[step] for step, nll in big["curve"])
 
 
 def test_depth_in_the_miniature():
     """One layer is behind three, when there is time for it to show."""
-    base, _, shallow, deep, _ = VARIATIONS["longer"]
-    layers = [row["settings"]["layers"] for row in (base, shallow, deep)]
-    assert layers == [3, 1, 4]
+    base, _, shallow, half, deep, _ = VARIATIONS["longer"]
+    rows = (base, shallow, half, deep)
+    assert [row["settings"]["layers"] for row in rows] == [3, 1, 2, 4]
+    assert base["perplexity"] < half["perplexity"]
     assert base["perplexity"] < 0.95 * shallow["perplexity"]
     assert deep["perplexity"] < shallow["perplexity"]
 
@@ -173,3 +187,79 @@ def test_smoothing_in_the_miniature():
     assert mean("perplexity", "base") < mean("perplexity", "D", **twice)
     for key in ("accuracy", "bleu"):
         assert mean(key, "D", **none) < mean(key, "base")
+
+
+# --- what was run here
+
+
+def report(name):
+    """What an experiment has written down."""
+    return json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
+
+
+def test_multi30k_was_scored_every_way():
+    """Three averages, three searches, beside the published figure."""
+    found = report("multi30k-en-de")
+    assert found["published"] == 41.02
+    assert found["command"].startswith("python -m experiments.multi30k")
+    cells = [(row["averaged"], row["search"]) for row in found["rows"]]
+    searches = ("as published", "as in the paper", "greedy")
+    assert cells == [(last, name) for last in (1, 5, 10) for name in searches]
+    for row in found["rows"]:
+        low, high = row["interval"]
+        assert low < row["tokenised_bleu"] < high
+        assert "tok:none" in row["tokenised_signature"]
+        assert "tok:13a" in row["sacrebleu_signature"]
+
+
+def test_multi30k_reaches_the_published_figure():
+    """With the published search and the published average."""
+    found = report("multi30k-en-de")
+    [row] = [
+        row
+        for row in found["rows"]
+        if (row["averaged"], row["search"]) == (10, "as published")
+    ]
+    assert row["settings"] == {"beam": 5, "alpha": 1.0, "offset": 0}
+    assert row["tokenised_bleu"] >= found["published"]
+
+
+def test_averages_beat_single_checkpoints():
+    """With each of the searches, by more than half a point."""
+    rows = report("multi30k-en-de")["rows"]
+    for one, ten in zip(rows[:3], rows[6:], strict=True):
+        assert (one["averaged"], ten["averaged"]) == (1, 10)
+        assert one["search"] == ten["search"]
+        assert ten["tokenised_bleu"] > one["tokenised_bleu"] + 0.5
+
+
+def test_beam_and_penalty_on_the_validation_part():
+    """The paper's choice is next to the best of twenty."""
+    found = report("beam")
+    grid = {(row["beam"], row["alpha"]): row for row in found["rows"]}
+    assert list(grid) == [
+        (beam, alpha)
+        for beam in (1, 2, 4, 8, 16)
+        for alpha in (0.0, 0.6, 1.0, 2.0)
+    ]
+    best = max(row["bleu"] for row in found["rows"])
+    assert grid[4, 0.6]["bleu"] > best - 0.3
+    assert grid[4, 0.6]["bleu"] > grid[1, 0.6]["bleu"]
+    for beam in (2, 4, 8, 16):  # a penalty makes them longer
+        lengths = [
+            grid[beam, alpha]["length"] for alpha in (0.0, 0.6, 1.0, 2.0)
+        ]
+        assert lengths == sorted(lengths)
+    assert len({grid[1, alpha]["bleu"] for alpha in (0.0, 2.0)}) == 1
+
+
+def test_the_news_is_another_domain():
+    """Far below the scores on everyday sentences, in both directions."""
+    found = report("news")["rows"]
+    assert [row["model"] for row in found] == ["tatoeba-de-en", "tatoeba-en-de"]
+    for row in found:
+        assert row["pairs"] == 3_000
+        score = row["scores"]["BLEU"]
+        assert "tok:13a" in score["signature"]
+        assert row["interval"][0] < score["value"] < row["interval"][1]
+        assert score["value"] < report(row["model"])["rows"]["bleu"] / 2

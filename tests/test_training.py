@@ -1061,17 +1061,13 @@ def test_to_disk_reaches_the_disk(tmp_path, monkeypatch):
 
 
 def test_prune(tmp_path):
-    """The last few and the best stay, the others are gone without a trace."""
+    """The last few stay, the others are gone without a trace."""
     for step in (1, 2, 3, 9, 10, 11):
         saved(tmp_path, step)
-    prune(tmp_path, keep=2, best_step=3)
-    assert {p.name for p in tmp_path.iterdir()} == {
-        "step-3",
-        "step-10",
-        "step-11",
-    }
+    prune(tmp_path, keep=2)
+    assert {p.name for p in tmp_path.iterdir()} == {"step-10", "step-11"}
     prune(tmp_path, keep=5)
-    assert len(checkpoints(tmp_path)) == 3
+    assert len(checkpoints(tmp_path)) == 2
     prune(tmp_path, keep=1)
     assert os.listdir(tmp_path) == ["step-11"]
 
@@ -1086,15 +1082,11 @@ def test_prune_sweeps_up_what_killed_processes_left(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["step-2", "step-3"]
 
 
-def test_a_run_keeps_the_last_checkpoints_and_the_best(tmp_path, monkeypatch):
+def test_a_run_keeps_the_last_checkpoints(tmp_path):
     """Those of the recipe's rhythm, the last update's, and no draft."""
-    answers = iter([3.0, 2.0, 2.1, 2.2, 2.3, 2.4])
-    monkeypatch.setattr(
-        training, "validate", lambda *_: {"valid_nll": next(answers)}
-    )
-    go(tmp_path, steps=11, validate_every=2)
+    go(tmp_path, steps=11)
     names = sorted(os.listdir(tmp_path / "checkpoints"))
-    assert names == ["step-10", "step-11", "step-4"]
+    assert names == ["step-10", "step-11"]
 
 
 def test_another_size_is_refused_with_name_and_shapes(tmp_path):
@@ -1608,6 +1600,20 @@ def test_a_signal_ends_a_run_after_the_update(
     monkeypatch.undo()
     go(tmp_path, resume=True)
     assert_same_run(tmp_path, uninterrupted)
+
+
+def test_processes_that_prepare_batches_leave_signals_alone(uninterrupted):
+    """Whoever stops a job tells all of its processes."""
+    config, progress = replace(CONFIG, workers=1), Progress()
+    batches = stream(PAIRS, config, progress)
+    next(batches)
+    [helper] = multiprocessing.active_children()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(helper.pid, number)
+    for _ in range(3):
+        next(batches)
+    assert helper.is_alive() and progress.batch == 4
+    batches.close()
 
 
 # --- accidents; in other processes, forked from one that is warm

@@ -47,6 +47,13 @@ def translator():
     return a_translator()
 
 
+def test_a_translation_is_one_line(translator, monkeypatch):
+    """Byte pairs can spell the end of a line; a line in is a line out."""
+    monkeypatch.setattr(translator.tokenizer, "decode", lambda ids: "a\n b\r")
+    assert translator.translate(TEXTS[:2]) == ["a b", "a b"]
+    assert translator.n_best(TEXTS[0], 1)[0].text == "a b"
+
+
 def test_a_sentence_is_what_the_search_finds(translator):
     """Encode, search, decode: nothing else happens to a text."""
     ids = translator.tokenizer.encode(TEXTS[0])

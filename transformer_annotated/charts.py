@@ -1226,6 +1226,8 @@ def cost_map(rows: Sequence[dict]) -> alt.LayerChart:
 def ablation(rows: Sequence[dict]) -> alt.LayerChart:
     """Draw how far each variation is from the base; a menu has the measures.
 
+    The axis is stretched around zero, so that small steps show beside large.
+
     Args:
         rows: Dicts with ``row``, ``measure``, ``of`` (who measured it), and
             ``change``; where there are several runs also ``low`` and ``high``.
@@ -1241,7 +1243,16 @@ def ablation(rows: Sequence[dict]) -> alt.LayerChart:
     offset = alt.YOffset("of:N").scale(domain=whose)
     colour = alt.Color("of:N", title=None).scale(
         domain=whose, range=[GREY, ORANGE]).legend(orient="top")
-    x = alt.X("change:Q", title="change from base").scale(padding=12)
+    ticks = {}
+    for measure in measures:
+        ends = [row[key] for row in rows if row["measure"] == measure
+                for key in ("change", "low", "high") if key in row]
+        ticks[measure] = [tick for tick in (
+            -50, -10, -2, -0.5, -0.1, 0, 0.1, 0.5, 2, 10, 50)
+            if min(ends) <= tick <= max(ends)]
+    x = alt.X("change:Q", title="change from base").scale(
+        type="symlog", constant=0.1, padding=12).axis(
+        values=alt.ExprRef(f"({json.dumps(ticks)})[measure]"))
     tips = ["row:N", "of:N", alt.Tooltip("change:Q", format="+.3f")]
     zero = alt.Chart(alt.Data(values=[{"zero": 0}])).mark_rule(
         color=BLUE, strokeDash=[4, 3]).encode(alt.X("zero:Q"))

@@ -8,6 +8,7 @@ __all__ = ['app', 'Changes', 'Out', 'ModelName', 'Beam', 'Alpha', 'train_command
 
 # %% ../notebooks/22_cli.ipynb #85bdf3a0
 import os
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Annotated
 
 import tomli_w
 import typer
+from torch import OutOfMemoryError
 from tqdm import tqdm
 
 from .corpora import _lines, read_files
@@ -27,6 +29,7 @@ from transformer_annotated.recipe import (
     recipe_names,
     run,
 )
+from .text import _write
 from transformer_annotated.training import (
     Progress,
     TrainingError,
@@ -46,7 +49,7 @@ Changes = Annotated[list[str] | None, typer.Option(
     "steps=200 or model.dropout=0.3; may be repeated.")]
 _LIST = "\b\nRecipes:\n  " + "\n  ".join(recipe_names())   # \b: as it is
 Out = Annotated[Path, typer.Option(
-    "--out", metavar="DIR", help="The run's folder.")]
+    "--out", metavar="DIR", help="Where the run, or the data, shall live.")]
 
 # %% ../notebooks/22_cli.ipynb #62917e8f
 @app.command("train", epilog=_LIST)
@@ -108,7 +111,7 @@ def _goodbye(progress: Progress, recipe: Recipe, out: Path) -> str:
     if not progress.over(recipe.training):
         return (f"Stopped at update {progress.step:,}. Go on with: "
                 f"transformer-annotated train --out {out} --resume")
-    last = min(5, len(checkpoints(out / "checkpoints")))
+    last = min(recipe.training.keep, len(checkpoints(out / "checkpoints")))
     return (f"Done after {progress.step:,} updates. Average the last "
             "checkpoints with: transformer-annotated average "
             f"{out} --last {last}")
@@ -130,7 +133,8 @@ def prepare_command(
           f"{ready.train.skipped:,} skipped (empty, or longer than "
           f"{recipe.tokenizer.max_length} tokens); vocabulary "
           f"{ready.tokenizer.vocab_size:,}. Train with: transformer-annotated "
-          f"train {_recipe_for(name)} --data {out} --out DIR")
+          f"train {_recipe_for(name)} --data {out} --out DIR",
+          *(f"--set {shlex.quote(change)}" for change in changes or []))
 
 
 def _recipe_for(name: str) -> str:
@@ -189,6 +193,8 @@ def translate_command(
     if texts and source:
         raise ValueError("--source: but there is text to translate, too")
     translator = Translator.load(model)
+    if not texts and not source and sys.stdin is None:
+        raise ValueError("standard input is closed, and there is no text")
     if not texts and not source and sys.stdin.isatty():
         ahead = 1                                # somebody is waiting
     lines = texts or _lines(
@@ -225,13 +231,15 @@ def evaluate_command(
     _check_tokenizer(tokenize)
     if out and not out.parent.is_dir():
         raise ValueError(f"--out: {out.parent}: no such folder")
+    if out and out.is_dir():
+        raise ValueError(f"--out: {out}: a folder, expected a file")
     pairs = list(read_files(source, reference))
     translator = Translator.load(model)
     sources, references = map(list, zip(*pairs, strict=True))
     bar = tqdm(sources, unit=" lines", disable=None)
     outputs = [*translator.stream(bar, beam=beam, alpha=alpha)]
     if out:
-        out.write_text("".join(f"{line}\n" for line in outputs), "utf-8")
+        _write(out, "".join(f"{line}\n" for line in outputs))
     for score in (
         bleu(outputs, references, tokenize=tokenize, bootstrap=1000),
         chrf(outputs, references, bootstrap=1000),
@@ -244,7 +252,8 @@ def main() -> None:
     """What runs as ``transformer-annotated``."""
     try:
         app()
-    except (ValueError, OSError, MemoryError, RecursionError) as problem:
+    except (ValueError, OSError, MemoryError, RecursionError,
+            OutOfMemoryError) as problem:
         _fail(problem, 2)                       # what was asked for
     except TrainingError as problem:            # what happened on the way
         _fail(problem, 1)

@@ -61,27 +61,30 @@ def _open(path: Path) -> BinaryIO:
     return _PACKED.get(first, open)(path, "rb")
 
 
-def _lines(source: Path | BinaryIO, longest: int = 0) -> Iterator[str]:
-    """Lines of UTF-8, without their ends; only LF ends one; 0 = of any length.
+def _lines(
+    source: Path | BinaryIO, longest: int = 1_000_000
+) -> Iterator[str]:
+    """Lines of UTF-8, without their ends; only LF ends one.
 
-    Read from a file, packed or not, or from what is open already.
+    Read from a file, packed or not, or from what is open already. A line of
+    more than ``longest`` bytes is refused before all of it has been read.
     """
     from_file, number = isinstance(source, Path), 0
     name = source if from_file else "standard input"
-    limit = longest + 1 if longest else -1
     try:
         with _open(source) if from_file else nullcontext(source) as file:
-            lines = iter(lambda: file.readline(limit), b"")
+            lines = iter(lambda: file.readline(longest + 2), b"")
             for number, line in enumerate(lines, 1):
+                line = line.rstrip(b"\r\n")
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")       # BOM
                 if b"\0" in line:
                     raise CorpusError(f"{name}, line {number}: a zero byte; "
                                       "expected text in UTF-8")
-                if 0 < longest < len(line):
+                if len(line) > longest:
                     raise CorpusError(f"{name}, line {number}: more than "
                                       f"{longest:,} bytes, expected a sentence")
-                yield line.rstrip(b"\r\n").decode()
+                yield line.decode()
     except UnicodeDecodeError as error:
         raise CorpusError(f"{name}, line {number}: not UTF-8 (byte "
                           f"{error.start + 1} of the line); convert the file, "

@@ -29,6 +29,10 @@ def length_penalty(
     return ((offset + length) / (offset + 1)) ** alpha
 
 # %% ../notebooks/16_decoding.ipynb #2cace531
+_DAMAGED = ("model: its logits are not finite, so no word is better than "
+            "another; are the weights damaged?")
+
+
 class _Draft:
     """A batch of translations in the making: sources, memory and cache."""
 
@@ -111,10 +115,12 @@ def greedy_decode(
         sentence = torch.arange(len(src), device=src.device)  # of each row
         words = src.new_full((len(src), 1), START)            # (R, 1 + t)
         while len(sentence):
-            _, best = _top(draft.next_logits(words[:, -1]), 1)
+            score, best = _top(draft.next_logits(words[:, -1]), 1)
             words = torch.cat([words, best], 1)
             done = best[:, 0].eq(END) | limits[sentence].lt(words.size(1))
             if done.any():
+                if not score[done].isfinite().all():
+                    raise ValueError(_DAMAGED)
                 finished = zip(sentence[done].tolist(),
                                words[done, 1:].tolist(), strict=True)
                 for number, tokens in finished:
@@ -133,10 +139,13 @@ def _check_search(
     least = {"beam": (beam, 1), "alpha": (alpha, 0), "offset": (offset, 0),
              "n_best": (n_best, 1), "extra": (extra, 0)}
     for name, (value, smallest) in least.items():
-        if name != "alpha" and type(value) is not int:
-            raise ValueError(f"{name}: {value!r}, expected an int")
+        kinds = (int, float) if name == "alpha" else (int,)
+        if type(value) not in kinds:
+            raise ValueError(f"{name}: {value!r}, expected "
+                             + " or ".join(kind.__name__ for kind in kinds))
         if not smallest <= value < math.inf:
-            raise ValueError(f"{name}: {value}, expected at least {smallest}")
+            raise ValueError(f"{name}: {value}, expected at least {smallest}"
+                             + ("" if math.isfinite(value) else ", and finite"))
     if n_best > beam:
         raise ValueError(f"n_best: {n_best}, but the beam is {beam} wide")
 
@@ -259,6 +268,5 @@ def beam_search(
         while len(beams.sentence):
             _step(beams)
     if not all(beams.found):
-        raise ValueError("model: its logits are not finite, so no word is "
-                         "better than another; are the weights damaged?")
+        raise ValueError(_DAMAGED)
     return [found[:n_best] for found in beams.found]

@@ -34,6 +34,7 @@ from transformer_annotated.model import (
 from transformer_annotated.text import (
     BytePairs,
     Words,
+    _write,
     load_tokenizer,
     train_bpe,
     train_words,
@@ -250,11 +251,15 @@ class Prepared:
         tokenizer: Learned from the training part.
         train: The training part, encoded.
         valid: The validation part, encoded, if there is one.
+        source: Language of the source, which may have been guessed; or "".
+        target: Language of the target.
     """
 
     tokenizer: BytePairs | Words
     train: EncodedPairs
     valid: EncodedPairs | None
+    source: str
+    target: str
 
 
 def prepare(recipe: Recipe, folder: Path) -> Prepared:
@@ -263,22 +268,29 @@ def prepare(recipe: Recipe, folder: Path) -> Prepared:
     asked = {table: asked[table] for table in ("corpus", "tokenizer")}
     del asked["corpus"]["prepared"]
     if not note.exists():
+        if (folder / "config.toml").exists():
+            raise ValueError(f"{folder}: holds a run; choose another folder "
+                             "for data")
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             if not note.exists():               # nobody was here before us
-                _prepare(recipe, folder)
-                write_toml(note, asked)
-    if (there := tomllib.loads(note.read_text(encoding="utf-8"))) != asked:
+                named = _prepare(recipe, folder)
+                write_toml(note, asked | {"corpus": asked["corpus"] | named})
+    there = tomllib.loads(note.read_text(encoding="utf-8"))
+    for key in ("source", "target"):            # where they were guessed
+        asked["corpus"][key] = asked["corpus"][key] or there["corpus"][key]
+    if there != asked:
         raise ValueError(f"{folder}: holds data of another recipe: "
                          + _difference(there, asked))
     valid = folder / "valid"
     return Prepared(load_tokenizer(folder / "tokenizer.json"),
                     EncodedPairs(folder / "train"),
-                    EncodedPairs(valid) if valid.exists() else None)
+                    EncodedPairs(valid) if valid.exists() else None,
+                    there["corpus"]["source"], there["corpus"]["target"])
 
 # %% ../notebooks/15_recipe.ipynb #020a7712
-def _prepare(recipe: Recipe, folder: Path) -> None:
-    """Load the corpus, learn the vocabulary, encode the pairs."""
+def _prepare(recipe: Recipe, folder: Path) -> dict[str, str]:
+    """Load the corpus, learn the vocabulary, encode; return languages."""
     corpus, wanted = load_corpus(recipe.corpus), recipe.tokenizer
     tokenizer = learn_tokenizer(corpus, wanted)
     tokenizer.save(folder / "tokenizer.json")
@@ -286,6 +298,7 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
         if part in corpus.splits:
             encode_pairs(corpus.splits[part], tokenizer, folder / part,
                          corpus.source, corpus.target, wanted.max_length)
+    return {"source": corpus.source, "target": corpus.target}
 
 
 def _difference(there: dict, asked: dict) -> str:
@@ -349,9 +362,7 @@ def _check_corpus(config: CorpusConfig) -> None:
 
 def write_toml(path: Path, tables: Mapping[str, Any]) -> None:
     """Write tables to a file, whole or not at all."""
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(tomli_w.dumps(tables), encoding="utf-8")
-    draft.replace(path)
+    _write(path, tomli_w.dumps(tables))
 
 # %% ../notebooks/15_recipe.ipynb #08a2d938
 def run(
@@ -376,7 +387,10 @@ def run(
     def write_down() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         prepared.tokenizer.save(folder / "tokenizer.json")
-        write_toml(folder / "config.toml", recipe.tables())
+        corpus = replace(recipe.corpus, source=prepared.source,
+                         target=prepared.target)
+        write_toml(folder / "config.toml",
+                   replace(recipe, corpus=corpus).tables())
 
     return train(model, prepared.train, prepared.valid, recipe.training,
                  folder, resume, worker, show, begun=write_down)

@@ -323,11 +323,17 @@ def stream(
         for parts in DataLoader(
             batches, batch_size=None, num_workers=config.workers,
             sampler=range(progress.batch, len(batches)),
-            pin_memory=worker.device.type == "cuda",
+            pin_memory=worker.device.type == "cuda", worker_init_fn=_deaf,
         ):
             progress.batch += 1
             yield parts
         progress.epoch, progress.batch = progress.epoch + 1, 0
+
+
+def _deaf(_: int) -> None:
+    """Leave signals to the training process."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 # %% ../notebooks/13_training.ipynb #1bcf1481
 class TrainingError(RuntimeError):
@@ -387,14 +393,12 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name[len("step-"):]))
 
 
-def prune(folder: Path, keep: int, best_step: int = 0) -> None:
-    """Remove all checkpoints but the last ``keep`` and the best, and drafts."""
+def prune(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but the last ``keep``, and drafts."""
     for path in folder.glob(".draft-*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in checkpoints(folder)[:-keep]:
-        if path.name != f"step-{best_step}":
-            path = path.rename(folder / f".draft-{path.name}")
-            shutil.rmtree(path)
+        shutil.rmtree(path.rename(folder / f".draft-{path.name}"))
 
 # %% ../notebooks/13_training.ipynb #cf84adcb
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
@@ -492,8 +496,11 @@ class Journal:
         draft.replace(self.path)
         self.board = None
         if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise ValueError("tensorboard: not installed; get it with "
+                                 "pip install tensorboard") from None
             self.board = SummaryWriter(folder, purge_step=step + 1)
 
     def write(self, row: dict) -> None:
@@ -581,7 +588,7 @@ def train(
     Returns:
         How far the run has come.
     """
-    _check_lengths(pairs, valid, config)
+    _check_lengths(pairs, valid, config, model.config.learned_positions)
     learner = Learner(model.to(worker.device).train(), config.label_smoothing)
     optimizer = NoamOptimizer(model.parameters(), model.config.d_model,
                               config.warmup, config.factor)
@@ -612,7 +619,7 @@ def train(
             if worker.rank == 0 and (due or leaving or progress.over(config)):
                 save_checkpoint(folder / "checkpoints", model, optimizer,
                                 progress, settings)
-                prune(folder / "checkpoints", config.keep, progress.best_step)
+                prune(folder / "checkpoints", config.keep)
             if leaving or progress.over(config):
                 break
     return progress
@@ -694,9 +701,9 @@ def _check_together(folder: Path, progress: Progress, worker: Worker) -> None:
 
 
 def _check_lengths(
-    pairs: Pairs, valid: Pairs | None, config: TrainingConfig
+    pairs: Pairs, valid: Pairs | None, config: TrainingConfig, positions: int
 ) -> None:
-    """Refuse a batch that a sentence does not fit into, before hours pass."""
+    """Refuse what a sentence does not fit into, before hours pass."""
     for what, part in (("train", pairs), ("validate", valid)):
         if part is not None:
             longest = 1 + int(max(part.source_lengths.max(),
@@ -704,6 +711,10 @@ def _check_lengths(
             if longest > config.batch_tokens:
                 raise ValueError(
                     f"batch_tokens: {config.batch_tokens}, expected at least "
+                    f"{longest}, the longest sentence to {what} on")
+            if 0 < positions < longest:
+                raise ValueError(
+                    f"learned_positions: {positions}, expected at least "
                     f"{longest}, the longest sentence to {what} on")
 
 
@@ -747,6 +758,8 @@ class _Diary(AbstractContextManager):
 
     def __exit__(self, *problem: object) -> None:
         self.bar.close()
+        if self.journal and self.journal.board:
+            self.journal.board.close()
 
     def note(self, rate: float, norm: Tensor) -> None:
         """Note an update, and write a line if one is due."""

@@ -144,8 +144,7 @@ class Translator:
         """
         alone = isinstance(text, str)
         found = _search(self, [text] if alone else text, beam=beam, **search)
-        texts = [self.tokenizer.decode(best.tokens) if best else ""
-                 for best, *_ in found]
+        texts = [_decode(self, best) if best else "" for best, *_ in found]
         return texts[0] if alone else texts
 
     def n_best(
@@ -153,7 +152,7 @@ class Translator:
     ) -> list[Translation]:
         """The ``n`` best translations of a sentence that a beam finds."""
         [found] = _search(self, [text], beam=beam or n, n_best=n, **search)
-        return [Translation(self.tokenizer.decode(one.tokens), one.score)
+        return [Translation(_decode(self, one), one.score)
                 for one in found if one]
 
     def stream(
@@ -215,6 +214,11 @@ def _encode(translator: Translator, texts: Iterable[str]) -> list[list[int]]:
     return translator.tokenizer.encode_batch(
         [" ".join(text.split()) for text in texts],
         translator.recipe.corpus.source)
+
+
+def _decode(translator: Translator, found: Hypothesis) -> str:
+    """The text of a hypothesis, in one line whatever its bytes say."""
+    return " ".join(translator.tokenizer.decode(found.tokens).split())
 
 # %% ../notebooks/17_translator.ipynb #a2d8bcaa
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ A notebook is edited in memory, as Sphinx reads it; nothing on disk changes:
 * no directive line is ever shown;
 * ``hide``, ``echo``, ``output``, ``code-fold`` and ``eval`` become cell tags;
 * ``label`` together with ``fig-cap`` makes a cell's output a numbered figure;
-* a digest of the package joins the code, so that the execution cache, which
-  looks at the code cells alone, runs a page again when the package changes.
+* a digest of the package, of its recipes, and of the models and results that
+  chapters read joins the code, so that the execution cache, which looks at the
+  code cells alone, runs a page again when one of these changes.
 """
 
 import hashlib
@@ -66,9 +67,16 @@ def render_directives(notebook: dict) -> dict:
     return notebook | {"cells": cells}
 
 
+def inputs(package: Path) -> list[Path]:
+    """All files on which the output of a chapter may depend."""
+    parts = package.rglob("*.py"), package.glob("recipes/*.toml")
+    data = package.parent.glob("models/*/*"), package.parent.glob("results/*")
+    return sorted(file for found in (*parts, *data) for file in found)
+
+
 def digest(package: Path) -> str:
-    """A fingerprint of all the code in the package."""
-    files = sorted(package.rglob("*.py"))
+    """A fingerprint of all that chapters import and read."""
+    files = inputs(package)
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
 
@@ -98,7 +106,7 @@ def read(app, docname, source):
         source[0] += f"\n```{{code-cell}}\n:tags: [remove-cell]\n{code}\n```\n"
     else:
         return
-    for file in [__file__, *package.rglob("*.py")]:
+    for file in [__file__, *inputs(package)]:
         app.env.note_dependency(str(file))
 
 

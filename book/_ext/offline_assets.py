@@ -42,7 +42,9 @@ def generate(app, config):
     bundle = out / f"vega-{vl_convert.__version__}-{lite}.js"
     if not bundle.exists():
         code = vl_convert.javascript_bundle(vl_version=lite)
-        bundle.write_text(WRAPPED.format(bundle=code), encoding="utf-8")
+        draft = bundle.with_suffix(".draft")
+        draft.write_text(WRAPPED.format(bundle=code), encoding="utf-8")
+        draft.replace(bundle)
     app.vega_bundle = bundle.name
     config.html_static_path.append(str(out))
     config.mathjax_path = MATHJAX

@@ -38,12 +38,13 @@ def run_ahead(app, env, docnames):
                 )
                 jobs[job] = path
         for job in as_completed(jobs):
-            result, path = job.result(), jobs[job]
-            if result.err is None:
-                log.info("ran %s in %.0f s", path.name, result.time)
-                data = {"execution_seconds": result.time}
-                bundle = CacheBundleIn(result.nb, str(path), data=data)
-                cache.cache_notebook_bundle(bundle, check_validity=False)
+            path = jobs[job]
+            if job.exception() or (result := job.result()).err:
+                continue
+            log.info("ran %s in %.0f s", path.name, result.time)
+            data = {"execution_seconds": result.time}
+            bundle = CacheBundleIn(result.nb, str(path), data=data)
+            cache.cache_notebook_bundle(bundle, check_validity=False)
 
 
 def setup(app):
