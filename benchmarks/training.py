@@ -3,9 +3,11 @@
     python benchmarks/training.py [--size tiny|base] [--rounds 3]
 
 All get the same sizes, the same padded batches with the lengths of Multi30k,
-the same loss, Adam and places of dropout. Rounds are interleaved, so that a
-noisy machine hits all alike: what counts is the ratio. Hugging Face's Marian
-takes part if ``transformers`` is installed. Writes results/training-SIZE.json.
+the same loss and Adam, and dropout in all layers (PyTorch's modules have none
+behind the embeddings, which saves them a little). Rounds are interleaved, so
+that a noisy machine hits all alike: what counts is the ratio. Hugging Face's
+Marian takes part if ``transformers`` is installed. Writes
+results/training-SIZE.json.
 """
 
 import argparse

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from tests.test_training import NURSERY, assert_same_run, weights_of
-from transformer_annotated import cli, training
+from transformer_annotated import __version__, cli, training
 from transformer_annotated.cli import main
 from transformer_annotated.evaluation import bleu
 from transformer_annotated.recipe import read_recipe, recipe_names
@@ -377,6 +377,14 @@ def test_languages_that_were_guessed_are_written_down(tmp_path):
     succeeds(*command[:-1], "steps=3", "--resume")
 
 
+def test_data_that_is_not_there(tmp_path):
+    """A typo does not prepare everything again, somewhere else."""
+    place = ("--data", tmp_path / "typo", "--out", tmp_path / "run")
+    line = refuses("train", "copy", *place, *COPY)
+    assert "typo: nothing prepared there" in line
+    assert not (tmp_path / "typo").exists()
+
+
 def test_data_of_another_recipe(tmp_path):
     """Refused, with the first difference."""
     succeeds("prepare", "copy", "--out", tmp_path / "data", *COPY)
@@ -407,13 +415,14 @@ def test_average(tmp_path):
     for name, tensor in mean.items():
         assert_close(tensor, (ends[0][name] + ends[1][name]) / 2)
     line = refuses("average", folder)
-    assert "3 checkpoints, but --last is 5" in line
+    assert "--last is 5, but there are only 3 checkpoints" in line
 
 
 def test_average_of_nothing(tmp_path):
     """No such folder, no such number."""
     line = refuses("average", tmp_path / "none")
-    assert "0 checkpoints" in line
+    assert "none: no such folder" in line
+    assert "only 0 checkpoints" in refuses("average", tmp_path)
     refuses("average", tmp_path, "--last", 0)
     refuses("average", tmp_path, "--last", "many")
     refuses("average")
@@ -526,9 +535,24 @@ def test_translate_with_nothing_to_translate_with(tmp_path, finished):
     line = refuses("translate", "--model", finished, "--source", "x", "a")
     assert "there is text to translate, too" in line
     assert "--model" in refuses("translate", "a")
-    assert "--beam" in refuses(
-        "translate", "--model", finished, "--beam", "0", "a"
-    )
+    command = ("translate", "--model", finished)
+    for more in (["--beam", "0"], ["--beam", "9" * 20], ["--alpha", "2000"]):
+        assert more[0] in refuses(*command, *more, "a")
+    (tmp_path / "lines.de").write_text("a\n")
+    line = refuses(*command, tmp_path / "lines.de")
+    assert "lines.de: a file; translate its lines with --source" in line
+
+
+def test_a_dash_is_standard_input(finished):
+    """As other tools have it."""
+    wanted = succeeds("translate", "--model", finished, "a b")
+    code, lines, _ = translated(finished, b"a b\n", "-")
+    assert (code, lines) == (0, wanted.splitlines())
+
+
+def test_version():
+    """What a citation needs."""
+    assert succeeds("--version") == f"{__version__}\n"
 
 
 # --- evaluate
@@ -538,8 +562,8 @@ def test_translate_with_nothing_to_translate_with(tmp_path, finished):
 def test_set(tmp_path):
     """Sentences for the copy task, and what one should say to them."""
     left, right = tmp_path / "sources", tmp_path / "references"
-    left.write_text("a b c d\ne f g h\n")
-    right.write_text("a b c d\ne f g i\n")
+    left.write_text(20 * "a b c d\ne f g h\n")
+    right.write_text(20 * "a b c d\ne f g i\n")
     return "--source", left, "--reference", right
 
 
@@ -551,12 +575,34 @@ def test_evaluate_scores_what_the_model_says(tmp_path, finished, test_set):
     )
     said = (tmp_path / "said").read_text().splitlines()
     translator = Translator.load(finished)
-    assert said == translator.translate(["a b c d", "e f g h"], beam=2)
-    wanted = bleu(said, ["a b c d", "e f g i"], tokenize="none", bootstrap=1000)
+    assert said == translator.translate(20 * ["a b c d", "e f g h"], beam=2)
+    references = 20 * ["a b c d", "e f g i"]
+    wanted = bleu(said, references, tokenize="none", bootstrap=1000)
     first, signature, second, _ = out.splitlines()
     assert first.startswith(f"BLEU {wanted.value:.2f}  (95 % between ")
     assert signature.strip() == wanted.signature
     assert second.startswith("chrF2 ")
+
+
+def test_evaluate_few_sentences(tmp_path, finished, test_set):
+    """No interval, and no error from a sample without text."""
+    _, source, _, reference = test_set
+    for file in (source, reference):
+        file.write_text("a b c d\n\ne f\n")
+    out = succeeds("evaluate", "--model", finished, *test_set)
+    assert out.count("(too few sentences for an interval)") == 2
+
+
+def test_evaluate_never_overwrites_what_it_reads(finished, test_set):
+    """Nor does it score a file against itself."""
+    _, source, _, reference = test_set
+    before = reference.read_text()
+    command = ("evaluate", "--model", finished)
+    line = refuses(*command, *test_set, "--out", reference)
+    assert "expected different files" in line
+    line = refuses(*command, "--source", source, "--reference", source)
+    assert "expected different files" in line
+    assert reference.read_text() == before
 
 
 def test_evaluate_refuses(tmp_path, finished, test_set):
@@ -565,7 +611,8 @@ def test_evaluate_refuses(tmp_path, finished, test_set):
     _, source, _, reference = test_set
     reference.write_text("a b c d\n")
     line = refuses(*command)
-    assert f"{source}: 2 lines, but {reference}: 1 lines" in line
+    assert f"{source}: 40 lines, but {reference}: 1 lines" in line
+    source.write_text("a b c d\ne f g h\n")
     reference.write_bytes(b"a\n\xff\n")
     assert f"{reference}, line 2: not UTF-8" in refuses(*command)
     reference.write_text("a\nb\n")
@@ -575,9 +622,9 @@ def test_evaluate_refuses(tmp_path, finished, test_set):
     assert f"--out: {tmp_path / 'none'}: no such folder" in line
     line = refuses(*command, "--out", tmp_path)
     assert f"--out: {tmp_path}: a folder, expected a file" in line
-    source.write_bytes(b"a\n" + 1_000_001 * b"b")
+    source.write_bytes(b"a\n" + 10_000_001 * b"b")
     line = refuses(*command)
-    assert f"{source}, line 2: more than 1,000,000 bytes" in line
+    assert f"{source}, line 2: more than 10,000,000 bytes" in line
     reference.unlink()
     assert "no such file" in refuses(*command)
     source.write_text("")

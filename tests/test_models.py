@@ -68,7 +68,7 @@ def test_a_card_says_what_was_measured(name):
     assert f"{stated['bleu']:.2f}" in card
     assert stated["bleu_signature"] in card
     assert f"{stated['updates']:,} updates" in card
-    assert f"train {name} --out" in card
+    assert f"train {name} --out DIR --set steps={stated['updates']}" in card
     for word in ("CC BY 2.0", "tatoeba.org", "manythings.org", "limits"):
         assert word in card
     assert not re.search(r"[{}]", card)

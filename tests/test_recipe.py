@@ -434,7 +434,7 @@ def test_write_toml_is_all_or_nothing(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", stop)
+    monkeypatch.setattr(os, "replace", stop)
     with pytest.raises(KeyboardInterrupt):
         write_toml(file, {"a": {"b": 2}})
     assert tomllib.loads(file.read_text()) == {"a": {"b": 1}}
@@ -735,7 +735,7 @@ def prepare_there(folder, meeting, report):
 
     def counting(recipe, folder):
         made.append(folder)
-        real(recipe, folder)
+        return real(recipe, folder)
 
     def together(path, *args, **options):
         Path.mkdir = mkdir
@@ -760,13 +760,15 @@ def test_two_processes_prepare_once(tmp_path):
     ]
     for process in processes:
         process.start()
+    for _, theirs in pipes:  # so that a process that dies ends the waiting
+        theirs.close()
     answers = [ours.recv() for ours, _ in pipes]
     for process in processes:
         process.join()
         assert process.exitcode == 0
         process.close()
-    for end in (end for pipe in pipes for end in pipe):
-        end.close()
+    for ours, _ in pipes:
+        ours.close()
     assert sorted(made for made, *_ in answers) == [0, 1]
     assert answers[0][1:] == answers[1][1:] == (40, answers[0][2])
 

@@ -525,3 +525,18 @@ def test_types():
     assert isinstance(BPE, BytePairs) and isinstance(WORDS, Words)
     assert {type(i) for i in BPE.encode("ship")} == {int}
     assert {type(i) for i in WORDS.encode("the ship", "en")} == {int}
+
+
+def test_writing_goes_to_what_is_meant(tmp_path):
+    """Behind a link, and into a pipe, which stay what they are."""
+    real, link, pipe = (tmp_path / name for name in ("real", "link", "pipe"))
+    real.write_text("before")
+    link.symlink_to(real)
+    text._write(link, "after")
+    assert link.is_symlink() and real.read_text() == "after"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    text._write(pipe, "through")
+    assert os.read(reader, 100) == b"through" and pipe.is_fifo()
+    os.close(reader)
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe", "real"]

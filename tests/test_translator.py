@@ -232,7 +232,7 @@ def test_models_can_be_named(tmp_path, translator, monkeypatch):
     """From either shelf; a folder of the same name comes first."""
     shelves = [tmp_path / "one", tmp_path / "two"]
     monkeypatch.setattr(
-        "transformer_annotated.translator._shelves", lambda: shelves
+        "transformer_annotated.translator._shelves", lambda _: shelves
     )
     monkeypatch.chdir(tmp_path)
     assert model_names() == []

@@ -19,6 +19,7 @@ import typer
 from torch import OutOfMemoryError
 from tqdm import tqdm
 
+from . import __version__
 from .corpora import _lines, read_files
 from .distributed import restarted, setup
 from .evaluation import _check_tokenizer, bleu, chrf
@@ -40,9 +41,22 @@ from .translator import Translator, model_names
 
 # %% ../notebooks/22_cli.ipynb #e1dca092
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode=None,
-    help="The Transformer of 'Attention Is All You Need', from two text files "
-         "to translations.")
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+def _version(wanted: bool) -> None:
+    """Print the version and leave, if that is wanted."""
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _about(version: Annotated[bool, typer.Option(
+    "--version", callback=_version, is_eager=True,
+    help="Print the version, and leave.")] = False) -> None:
+    """The Transformer of 'Attention Is All You Need', from text to text."""
+
 
 Changes = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Change a value of the recipe, such as "
@@ -76,6 +90,9 @@ def train_command(
     """Train a model: by a recipe, or on two files of your own."""
     chosen = _choose(recipe, source, target, out, resume, changes or [])
     if data:
+        if not (Path(data) / "prepared.toml").exists():
+            raise ValueError(f"--data: {data}: nothing prepared there yet; see "
+                             "'transformer-annotated prepare --help'")
         chosen = replace(chosen, corpus=replace(chosen.corpus, prepared=data))
     with setup() as worker:
         if worker.rank == 0:
@@ -117,7 +134,7 @@ def _goodbye(progress: Progress, recipe: Recipe, out: Path) -> str:
             f"{out} --last {last}")
 
 # %% ../notebooks/22_cli.ipynb #ed92f534
-@app.command("prepare")
+@app.command("prepare", epilog=_LIST)
 def prepare_command(
     name: Annotated[str, typer.Argument(
         metavar="RECIPE", help="A recipe's name, a .toml file, or the name of "
@@ -154,10 +171,12 @@ def average_command(
         "and 20 for big ones.")] = 5,
 ) -> None:
     """Average the last checkpoints of a run into DIR/model.safetensors."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
     found = checkpoints(folder / "checkpoints")[-last:]
     if len(found) < last:
-        raise ValueError(f"{folder}: {len(found)} checkpoints, but --last is "
-                         f"{last}")
+        raise ValueError(f"{folder}: --last is {last}, but there are only "
+                         f"{len(found)} checkpoints")
     average_checkpoints(found, folder / "model.safetensors")
     print(f"{folder / 'model.safetensors'}: the average of "
           f"{found[0].name} to {found[-1].name}, {last} checkpoints")
@@ -167,9 +186,9 @@ ModelName = Annotated[str, typer.Option(
     "--model", metavar="NAME|DIR", help="A model that comes with the book "
     "(below), or the folder of a run.")]
 Beam = Annotated[int, typer.Option(
-    min=1, help="How many hypotheses to follow; 1 is greedy search.")]
+    min=1, max=1000, help="How many hypotheses to follow; 1 is greedy search.")]
 Alpha = Annotated[float, typer.Option(
-    min=0, help="How much length is rewarded, in the form of GNMT.")]
+    min=0, max=10, help="How much length is rewarded, in the form of GNMT.")]
 _MODELS = "\b\nModels:\n  " + "\n  ".join(model_names())
 
 
@@ -192,6 +211,11 @@ def translate_command(
     """Translate sentences, a file, or what comes through a pipe."""
     if texts and source:
         raise ValueError("--source: but there is text to translate, too")
+    if texts == ["-"]:                           # as other tools have it
+        texts = None
+    if texts and len(texts) == 1 and os.path.isfile(texts[0]):
+        raise ValueError(f"{texts[0]}: a file; translate its lines with "
+                         "--source")
     translator = Translator.load(model)
     if not texts and not source and sys.stdin is None:
         raise ValueError("standard input is closed, and there is no text")
@@ -233,6 +257,10 @@ def evaluate_command(
         raise ValueError(f"--out: {out.parent}: no such folder")
     if out and out.is_dir():
         raise ValueError(f"--out: {out}: a folder, expected a file")
+    if len({file.resolve() for file in (source, reference, out) if file}) < (
+            3 if out else 2):
+        raise ValueError("--source, --reference and --out: expected different "
+                         "files")
     pairs = list(read_files(source, reference))
     translator = Translator.load(model)
     sources, references = map(list, zip(*pairs, strict=True))
@@ -240,12 +268,16 @@ def evaluate_command(
     outputs = [*translator.stream(bar, beam=beam, alpha=alpha)]
     if out:
         _write(out, "".join(f"{line}\n" for line in outputs))
+    samples = 1000 if len(pairs) >= 30 else 0
     for score in (
-        bleu(outputs, references, tokenize=tokenize, bootstrap=1000),
-        chrf(outputs, references, bootstrap=1000),
+        bleu(outputs, references, tokenize=tokenize, bootstrap=samples),
+        chrf(outputs, references, bootstrap=samples),
     ):
-        print(f"{score.name} {score.value:.2f}  (95 % between {score.low:.2f} "
-              f"and {score.high:.2f})\n  {score.signature}")
+        doubt = "too few sentences for an interval"
+        if samples:
+            doubt = f"95 % between {score.low:.2f} and {score.high:.2f}"
+        print(f"{score.name} {score.value:.2f}  ({doubt})\n  "
+              f"{score.signature}")
 
 # %% ../notebooks/22_cli.ipynb #2db9bd02
 def main() -> None:

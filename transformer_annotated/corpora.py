@@ -62,7 +62,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _lines(
-    source: Path | BinaryIO, longest: int = 1_000_000
+    source: Path | BinaryIO, longest: int = 10_000_000
 ) -> Iterator[str]:
     """Lines of UTF-8, without their ends; only LF ends one.
 
@@ -450,6 +450,7 @@ class Known:
         config: Which part of it.
         revision: The commit to take, which fixes every byte.
         columns: Of English and the other language; none if by language.
+        home: Where its files come from, if they are not on the Hub.
         sizes: How many pairs each split must have, where that is known.
         languages: Its two languages.
     """
@@ -459,6 +460,7 @@ class Known:
     config: str | None = None
     revision: str | None = None
     columns: tuple[str, str] | None = None
+    home: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
     languages: tuple[str, str] = ("en", "de")
 
@@ -477,7 +479,7 @@ KNOWN = {
     "multi30k-tok": Known(
         {split: f"multi30k/tok/{stem}.lc.norm.tok.{{}}" for split, stem in
          (("train", "train"), ("valid", "val"), ("test", "test_2016_flickr"))},
-        sizes=_FLICKR),
+        home="https://github.com/multi30k/dataset", sizes=_FLICKR),
     "tatoeba": Known(
         {split: f"tatoeba/{stem}.en-de.tsv" for split, stem in
          (("train", "train"), ("valid", "val"), ("test", "test"))},
@@ -591,7 +593,8 @@ def _find(
     wanted = " and ".join(sorted({known.files[first].format(language)
                                   for language in languages}))
     where = " or ".join(map(str, places))
-    hint = f"put {wanted} (or .gz, .xz) into {where}"
+    whence = f" from {known.home}" if known.home else ""
+    hint = f"put {wanted} (or .gz, .xz){whence} into {where}"
     if folder is not None or not known.hub:
         raise CorpusMissing(f"{name}: not found; {hint}")
     try:

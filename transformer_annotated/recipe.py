@@ -178,7 +178,7 @@ def recipe_from(tables: Mapping[str, Mapping[str, Any]], where: str) -> Recipe:
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """What to say of a name that is not known."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = "known: " + ", ".join(known)
     if near:
         hint = f"did you mean {near[0]!r}?"
@@ -278,7 +278,8 @@ def prepare(recipe: Recipe, folder: Path) -> Prepared:
                 write_toml(note, asked | {"corpus": asked["corpus"] | named})
     there = tomllib.loads(note.read_text(encoding="utf-8"))
     for key in ("source", "target"):            # where they were guessed
-        asked["corpus"][key] = asked["corpus"][key] or there["corpus"][key]
+        asked["corpus"][key] = (asked["corpus"][key]
+                                or there.get("corpus", {}).get(key, ""))
     if there != asked:
         raise ValueError(f"{folder}: holds data of another recipe: "
                          + _difference(there, asked))
@@ -286,7 +287,7 @@ def prepare(recipe: Recipe, folder: Path) -> Prepared:
     return Prepared(load_tokenizer(folder / "tokenizer.json"),
                     EncodedPairs(folder / "train"),
                     EncodedPairs(valid) if valid.exists() else None,
-                    there["corpus"]["source"], there["corpus"]["target"])
+                    asked["corpus"]["source"], asked["corpus"]["target"])
 
 # %% ../notebooks/15_recipe.ipynb #020a7712
 def _prepare(recipe: Recipe, folder: Path) -> dict[str, str]:

@@ -178,6 +178,10 @@ def _check_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
 def _write(path: Path, text: str) -> None:
     """Write a file all at once: whoever reads it never sees half of it."""
     path = Path(path)
+    if path.exists() and not path.is_file():            # a pipe or a device
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()                               # behind a link
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8")

@@ -39,22 +39,23 @@ from transformer_annotated.text import (
 from .training import checkpoints, load_weights
 
 # %% ../notebooks/17_translator.ipynb #d700f9f5
-def _shelves() -> list[Path]:
-    """Where models that come with the book may stand."""
+def _shelves(what: str) -> list[Path]:
+    """Where models, or results, that come with the book may stand."""
     package = Path(str(files("transformer_annotated")))
-    return [package.parent / "models",
-            Path(sys.prefix) / "share/transformer_annotated/models"]
+    return [package.parent / what,
+            Path(sys.prefix) / "share/transformer_annotated" / what]
 
 
 def model_names() -> list[str]:
     """The models that come with the book."""
-    return sorted({file.parent.name for shelf in _shelves()
+    return sorted({file.parent.name for shelf in _shelves("models")
                    for file in shelf.glob("*/config.toml")})
 
 
 def _find_model(name: str | Path) -> Path:
     """The folder of a model, given as a path or by name."""
-    for folder in (Path(name), *(shelf / name for shelf in _shelves())):
+    shelves = _shelves("models")
+    for folder in (Path(name), *(shelf / name for shelf in shelves)):
         if (folder / "config.toml").is_file():
             return folder
     if Path(name).is_dir():
