@@ -1248,7 +1248,7 @@ def ablation(rows: Sequence[dict]) -> alt.LayerChart:
         ends = [row[key] for row in rows if row["measure"] == measure
                 for key in ("change", "low", "high") if key in row]
         ticks[measure] = [tick for tick in (
-            -50, -10, -2, -0.5, -0.1, 0, 0.1, 0.5, 2, 10, 50)
+            -50, -10, -1, -0.5, -0.1, 0, 0.1, 0.5, 1, 10, 50)
             if min(ends) <= tick <= max(ends)]
     x = alt.X("change:Q", title="change from base").scale(
         type="symlog", constant=0.1, padding=12).axis(
