@@ -77,7 +77,7 @@ def main() -> None:
     last = metrics[-1]
     weights = (folder / "model.safetensors").stat().st_size
     facts = {
-        "updates": last["step"],
+        "updates": int(found[-1].name.removeprefix("step-")),
         "epochs": last["epoch"],
         "hours": round(last["seconds"] / 3600, 2),
         "averaged": [path.name for path in found],

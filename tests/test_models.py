@@ -26,9 +26,9 @@ def sample(name):
     return [line.split("\t") for line in text.splitlines()]
 
 
-def test_there_is_a_model():
-    """The README's demo needs one."""
-    assert "tatoeba-de-en" in model_names()
+def test_there_are_two_models():
+    """One for each direction."""
+    assert model_names() == ["tatoeba-de-en", "tatoeba-en-de"]
 
 
 @EACH
@@ -78,3 +78,21 @@ def test_the_demo():
     """What the README promises."""
     translator = Translator.load("tatoeba-de-en")
     assert translator.translate("Ich liebe Bücher.") == "I love books."
+
+
+def test_everyday_sentences():
+    """What anybody may try first, and what the chapters rely on."""
+    translator = Translator.load("tatoeba-de-en")
+    for german, english in (
+        ("Guten Morgen!", "Good morning!"),
+        ("Wo ist der Bahnhof?", "Where is the station?"),
+        (
+            "Sie hat mir gestern einen langen Brief geschrieben.",
+            "She wrote me a long letter yesterday.",
+        ),
+        (
+            "Der Mann, den du gesehen hast, ist mein Bruder.",
+            "The man you saw is my brother.",
+        ),
+    ):
+        assert translator.translate(german) == english

@@ -1,6 +1,7 @@
 """What the paper reports, as quoted here, and what follows from it."""
 
 import json
+from itertools import product
 
 import pytest
 
@@ -187,3 +188,78 @@ def test_smoothing_in_the_miniature():
     assert mean("perplexity", "base") < mean("perplexity", "D", **twice)
     for key in ("accuracy", "bleu"):
         assert mean(key, "D", **none) < mean(key, "base")
+
+
+# --- what was run here
+
+
+def report(name):
+    """What an experiment has written down."""
+    return json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
+
+
+def test_multi30k_was_scored_every_way():
+    """Three averages, three searches, beside the published figure."""
+    found = report("multi30k-en-de")
+    assert found["published"] == 41.02
+    assert found["command"].startswith("python -m experiments.multi30k")
+    cells = [(row["averaged"], row["search"]) for row in found["rows"]]
+    searches = ("as published", "as in the paper", "greedy")
+    assert cells == [(last, name) for last in (1, 5, 10) for name in searches]
+    for row in found["rows"]:
+        low, high = row["interval"]
+        assert low < row["tokenised_bleu"] < high
+        assert "tok:none" in row["tokenised_signature"]
+        assert "tok:13a" in row["sacrebleu_signature"]
+
+
+def test_multi30k_meets_the_published_figure():
+    """With their search and average, as well as 1,000 captions can tell."""
+    found = report("multi30k-en-de")
+    [row] = [
+        row
+        for row in found["rows"]
+        if (row["averaged"], row["search"]) == (10, "as published")
+    ]
+    assert row["settings"] == {"beam": 5, "alpha": 1.0, "offset": 0}
+    assert abs(row["tokenised_bleu"] - found["published"]) < 0.1
+    assert row["interval"][0] < found["published"] < row["interval"][1]
+
+
+def test_averages_beat_single_checkpoints():
+    """With each of the searches, by more than half a point."""
+    rows = report("multi30k-en-de")["rows"]
+    for one, ten in zip(rows[:3], rows[6:], strict=True):
+        assert (one["averaged"], ten["averaged"]) == (1, 10)
+        assert one["search"] == ten["search"]
+        assert ten["tokenised_bleu"] > one["tokenised_bleu"] + 0.5
+
+
+def test_beam_and_penalty_on_the_validation_part():
+    """The whole grid: what a beam gains, and what a penalty is for."""
+    found = report("beam")
+    beams, alphas = (1, 2, 4, 8, 16), (0.0, 0.6, 1.0, 2.0)
+    grid = {(row["beam"], row["alpha"]): row for row in found["rows"]}
+    assert list(grid) == list(product(beams, alphas))
+    assert found["pairs"] == 2_000
+    assert grid[4, 0.6]["bleu"] > grid[1, 0.6]["bleu"] + 1
+    assert max(grid, key=lambda cell: grid[cell]["bleu"])[1] == 2.0
+    for key in ("bleu", "length"):  # better search, worse translations
+        bare = [grid[beam, 0.0][key] for beam in beams[1:]]
+        assert bare == sorted(bare, reverse=True)
+        assert len({grid[1, alpha][key] for alpha in alphas}) == 1
+    for beam in beams[1:]:
+        lengths = [grid[beam, alpha]["length"] for alpha in alphas]
+        assert lengths == sorted(lengths)
+
+
+def test_the_news_is_another_domain():
+    """Far below the scores on everyday sentences, in both directions."""
+    found = report("news")["rows"]
+    assert [row["model"] for row in found] == ["tatoeba-de-en", "tatoeba-en-de"]
+    for row in found:
+        assert row["pairs"] == 3_000
+        score = row["scores"]["BLEU"]
+        assert "tok:13a" in score["signature"]
+        assert row["interval"][0] < score["value"] < row["interval"][1]
+        assert score["value"] < report(row["model"])["rows"]["bleu"] / 2
