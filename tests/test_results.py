@@ -6,12 +6,19 @@ from itertools import product
 import pytest
 
 from tests.site import ROOT
-from transformer_annotated.evaluation import SUSTAINED, training_flops
+from transformer_annotated.evaluation import SUSTAINED, result, training_flops
 
 PAPER = json.loads((ROOT / "results/paper.json").read_text("utf-8"))
 TABLE = {row["model"]: row for row in PAPER["table2"]}
 BASE, BIG = TABLE["Transformer (base model)"], TABLE["Transformer (big)"]
 OTHERS = [row for row in TABLE.values() if row not in (BASE, BIG)]
+
+
+def test_results_are_found_by_name():
+    """What an experiment has written; or the name that was perhaps meant."""
+    assert result("paper") == PAPER
+    with pytest.raises(ValueError, match=r"unknown result, 'papr'; .* 'paper'"):
+        result("papr")
 
 
 def test_table_2_is_quoted_right():
@@ -92,7 +99,7 @@ TABLE_3 = [  # the base model's values, and what the rows change
     ("big", BIG_ROW, 4.33, 26.4),
 ]
 BASE_ROW = dict(zip(KEYS, (6, 512, 2048, 8, 64, 64, 0.1, 0.1), strict=True))
-VARIATIONS = json.loads((ROOT / "results/variations.json").read_text("utf-8"))
+VARIATIONS = result("variations")
 
 
 def test_table_3_is_quoted_right():
@@ -193,14 +200,9 @@ def test_smoothing_in_the_miniature():
 # --- what was run here
 
 
-def report(name):
-    """What an experiment has written down."""
-    return json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
-
-
 def test_multi30k_was_scored_every_way():
     """Three averages, three searches, beside the published figure."""
-    found = report("multi30k-en-de")
+    found = result("multi30k-en-de")
     assert found["published"] == 41.02
     assert found["command"].startswith("python -m experiments.multi30k")
     cells = [(row["averaged"], row["search"]) for row in found["rows"]]
@@ -215,7 +217,7 @@ def test_multi30k_was_scored_every_way():
 
 def test_multi30k_meets_the_published_figure():
     """With their search and average, as well as 1,000 captions can tell."""
-    found = report("multi30k-en-de")
+    found = result("multi30k-en-de")
     [row] = [
         row
         for row in found["rows"]
@@ -228,7 +230,7 @@ def test_multi30k_meets_the_published_figure():
 
 def test_averages_beat_single_checkpoints():
     """With each of the searches, by more than half a point."""
-    rows = report("multi30k-en-de")["rows"]
+    rows = result("multi30k-en-de")["rows"]
     for one, ten in zip(rows[:3], rows[6:], strict=True):
         assert (one["averaged"], ten["averaged"]) == (1, 10)
         assert one["search"] == ten["search"]
@@ -237,7 +239,7 @@ def test_averages_beat_single_checkpoints():
 
 def test_beam_and_penalty_on_the_validation_part():
     """The whole grid: what a beam gains, and what a penalty is for."""
-    found = report("beam")
+    found = result("beam")
     beams, alphas = (1, 2, 4, 8, 16), (0.0, 0.6, 1.0, 2.0)
     grid = {(row["beam"], row["alpha"]): row for row in found["rows"]}
     assert list(grid) == list(product(beams, alphas))
@@ -255,11 +257,11 @@ def test_beam_and_penalty_on_the_validation_part():
 
 def test_the_news_is_another_domain():
     """Far below the scores on everyday sentences, in both directions."""
-    found = report("news")["rows"]
+    found = result("news")["rows"]
     assert [row["model"] for row in found] == ["tatoeba-de-en", "tatoeba-en-de"]
     for row in found:
         assert row["pairs"] == 3_000
         score = row["scores"]["BLEU"]
         assert "tok:13a" in score["signature"]
         assert row["interval"][0] < score["value"] < row["interval"][1]
-        assert score["value"] < report(row["model"])["rows"]["bleu"] / 2
+        assert score["value"] < result(row["model"])["rows"]["bleu"] / 2
