@@ -1252,7 +1252,7 @@ def ablation(rows: Sequence[dict]) -> alt.LayerChart:
             if min(ends) <= tick <= max(ends)]
     x = alt.X("change:Q", title="change from base").scale(
         type="symlog", constant=0.1, padding=12).axis(
-        values=alt.ExprRef(f"({json.dumps(ticks)})[measure]"))
+        values=alt.ExprRef(f"({json.dumps(ticks)})[measure]"), format="~g")
     tips = ["row:N", "of:N", alt.Tooltip("change:Q", format="+.3f")]
     zero = alt.Chart(alt.Data(values=[{"zero": 0}])).mark_rule(
         color=BLUE, strokeDash=[4, 3]).encode(alt.X("zero:Q"))
