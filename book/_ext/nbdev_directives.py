@@ -13,6 +13,7 @@ A notebook is edited in memory, as Sphinx reads it; nothing on disk changes:
 import hashlib
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 from docutils import nodes
@@ -74,8 +75,9 @@ def inputs(package: Path) -> list[Path]:
     return sorted(file for found in (*parts, *data) for file in found)
 
 
+@cache
 def digest(package: Path) -> str:
-    """A fingerprint of all that chapters import and read."""
+    """A fingerprint of all that chapters import and read; once in a build."""
     files = inputs(package)
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
