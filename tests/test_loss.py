@@ -109,12 +109,11 @@ def test_loss_by_hand():
     """Two tokens, p = 3/4 for the right one, eps = 0.2."""
     logits = torch.tensor([[[0.0, math.log(3.0)], [9.0, -9.0]]])
     loss = label_smoothing(logits, torch.tensor([[1, 0]]), epsilon=0.2)
-    assert_close(loss.nll.item(), math.log(4 / 3))
-    assert_close(
-        loss.smoothed.item(), 0.9 * math.log(4 / 3) + 0.1 * math.log(4)
-    )
+    smoothed = 0.9 * math.log(4 / 3) + 0.1 * math.log(4)
+    assert_close(loss.nll, torch.tensor(math.log(4 / 3)))
+    assert_close(loss.smoothed, torch.tensor(smoothed))
     assert loss.tokens == 1
-    assert_close(loss.perplexity.item(), 4 / 3)  # not of the smoothed loss
+    assert_close(loss.perplexity, torch.tensor(4 / 3))  # of nll, not smoothed
 
 
 @EPSILONS
@@ -190,7 +189,7 @@ def test_perplexity_is_the_number_of_equal_choices():
     """A model that knows nothing has a perplexity of V, whatever eps is."""
     for epsilon in (0.0, 0.1):
         loss = label_smoothing(torch.zeros(2, 4, 7), LABELS, epsilon)
-        assert_close(loss.perplexity.item(), 7.0)
+        assert_close(loss.perplexity, torch.tensor(7.0))  # float32
         assert_close(loss.smoothed, loss.nll)
 
 

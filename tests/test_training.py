@@ -1954,17 +1954,23 @@ def test_a_validation_that_is_no_number(tmp_path, monkeypatch):
     assert [row["step"] for row in rows_of(tmp_path)] == [3]
 
 
-@pytest.mark.parametrize("factor", [1e4, 1e30])
-def test_a_run_that_explodes(tmp_path, factor):
-    """Whenever it shows, no line and no checkpoint is without numbers."""
-    with pytest.raises(TrainingError, match=r"^update \d+: .*factor"):
+@pytest.mark.parametrize(
+    ("validate_every", "shown"),
+    [(1, r"^update 1: .*validation is"), (9, r"^update 2: the loss is")],
+)
+def test_a_run_that_explodes(tmp_path, validate_every, shown):
+    """Wherever it shows, no line and no checkpoint is without numbers.
+
+    The first update moves every weight by about 1e28, whatever the processor
+    rounds; no product of two such numbers is finite in float32.
+    """
+    with pytest.raises(TrainingError, match=rf"{shown} (nan|inf).*factor"):
         go(
             tmp_path,
-            factor=factor,
+            factor=1e30,
             log_every=1,
-            validate_every=1,
+            validate_every=validate_every,
             checkpoint_every=1,
-            steps=200,
         )
     rows_of(tmp_path)  # strict JSON
     for path in checkpoints(tmp_path / "checkpoints"):
