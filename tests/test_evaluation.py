@@ -160,7 +160,8 @@ def test_the_command_sacrebleu_says_the_same(tmp_path, options, score):
         (tmp_path / name).write_text(text, encoding="utf-8")
     said = subprocess.run(
         [
-            *f"{sys.executable} -m sacrebleu references -i outputs".split(),
+            sys.executable,
+            *"-m sacrebleu references -i outputs".split(),
             *"-f text -w 6".split(),
             *options,
         ],

@@ -565,8 +565,10 @@ def test_a_small_model_learns_a_dozen_sentences(pre_norm):
 
 needs_compiler = pytest.mark.skipif(
     not shutil.which(os.environ.get("CXX", "g++"))
-    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="inductor needs a C++ compiler and Python's headers",
+    or not Path(sysconfig.get_path("include"), "Python.h").exists()
+    or " " in torch.__file__,
+    reason="inductor needs a C++ compiler, Python's headers, and a path "
+    "without spaces",
 )
 
 
