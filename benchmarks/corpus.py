@@ -26,8 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_annotated.corpora import encode_pairs, read_files
 from transformer_annotated.text import train_bpe
+from transformer_annotated.workshop.corpora import encode_pairs, read_pairs
 
 
 def draw_words(count: int, draw: random.Random) -> list[str]:
@@ -94,7 +94,7 @@ def measure(pairs: int, workers: int, seed: int, folder: Path) -> dict:
 
     files = write_corpus(folder, pairs, seed)
     lap("draw")
-    text = read_files(*files)
+    text = read_pairs(*files)
     lap("check")
     sample = (side for pair in islice(text, 100_000) for side in pair)
     tokenizer = train_bpe(sample, vocab_size=16_000)

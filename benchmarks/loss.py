@@ -17,7 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from transformer_annotated.loss import label_smoothing, vocabulary_loss
+from transformer_annotated.loss import (
+    label_smoothed_cross_entropy,
+    linear_cross_entropy,
+)
 
 SIZES = {"tiny": (4096, 128, 10_000), "base": (2048, 512, 37_000)}
 CHUNKS = (128, 256, 512, 1024)
@@ -38,14 +41,18 @@ def plain(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
 
 def readable(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     """The readable form of the book."""
-    return label_smoothing(F.linear(hidden, weight), labels).smoothed
+    return label_smoothed_cross_entropy(
+        F.linear(hidden, weight), labels
+    ).smoothed
 
 
 def chunked(chunk: int) -> Callable[..., Tensor]:
     """The fast form, with chunks of a size."""
 
     def loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-        return vocabulary_loss(hidden, weight, labels, chunk=chunk).smoothed
+        return linear_cross_entropy(
+            hidden, weight, labels, chunk=chunk
+        ).smoothed
 
     return loss
 

@@ -19,8 +19,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformer_annotated.batching import (
     Batches,
     bucket_batches,
-    cut_order,
-    padding_share,
+    cut_into_batches,
+    padding_fraction,
     token_batches,
 )
 
@@ -84,10 +84,10 @@ def ways(source: np.ndarray, target: np.ndarray, budget: int) -> dict:
     chance = np.random.default_rng(SEED)
     by_source = np.argsort(source, kind="stable")
     return {
-        "random order": cut_order(
+        "random order": cut_into_batches(
             chance.permutation(len(source)), source, target, budget
         ),
-        "sorted by source": cut_order(by_source, source, target, budget),
+        "sorted by source": cut_into_batches(by_source, source, target, budget),
         "torchtext": bucket_batches(source, target, budget, SEED),
         "token_batches": token_batches(source, target, budget, SEED),
     }
@@ -104,7 +104,7 @@ def measure(pairs: ListPairs) -> list[dict]:
                 {
                     "max_tokens": budget,
                     "way": way,
-                    "padding": round(padding_share(batches, *lengths), 4),
+                    "padding": round(padding_fraction(batches, *lengths), 4),
                     "batches": len(batches),
                     "labels": {
                         "mean": round(float(np.mean(labels))),
@@ -145,7 +145,7 @@ def large() -> dict:
         "max_tokens": 25_000,
         "seconds": round(seconds, 1),
         "batches": len(batches),
-        "padding": round(padding_share(batches, *lengths), 4),
+        "padding": round(padding_fraction(batches, *lengths), 4),
     }
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformer_annotated.batching import collate
 from transformer_annotated.model import Transformer, TransformerConfig
 from transformer_annotated.optimizer import adam
-from transformer_annotated.training import Learner
+from transformer_annotated.training import ModelWithLoss
 
 SIZES = {"tiny": (4, 128, 256, 4), "base": (6, 512, 2048, 8)}
 VOCABULARY, TOKENS, DROPOUT, PAD, SEED = 10_000, 4096, 0.1, 0, 0
@@ -70,7 +70,7 @@ def ours(layers: int, d_model: int, d_ff: int, heads: int) -> tuple:
         heads=heads,
         dropout=DROPOUT,
     )
-    learner = Learner(Transformer(config))
+    learner = ModelWithLoss(Transformer(config))
 
     def loss(src: Tensor, tgt: Tensor) -> Tensor:
         answer = learner(src, tgt)

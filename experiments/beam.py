@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.report import write
 from transformer_annotated.evaluation import bleu
-from transformer_annotated.recipe import load_corpus
-from transformer_annotated.translator import Translator
+from transformer_annotated.workshop.recipe import load_corpus
+from transformer_annotated.workshop.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 BEAMS = (1, 2, 4, 8, 16)

@@ -16,14 +16,14 @@ from pathlib import Path
 from sacremoses import MosesDetokenizer
 
 from benchmarks.report import write
-from transformer_annotated.corpora import Corpus, load
 from transformer_annotated.evaluation import bleu
 from transformer_annotated.training import (
     average_checkpoints,
-    checkpoints,
+    list_checkpoints,
     read_metrics,
 )
-from transformer_annotated.translator import Translator
+from transformer_annotated.workshop.corpora import Corpus, load
+from transformer_annotated.workshop.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = 41.02
@@ -72,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run", type=Path)
     options = parser.parse_args()
-    found = checkpoints(options.run / "checkpoints")
+    found = list_checkpoints(options.run / "checkpoints")
     corpora = {
         variant: load("multi30k", source="en", target="de", variant=variant)
         for variant in ("tok", "raw")

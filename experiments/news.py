@@ -11,9 +11,9 @@ import argparse
 from pathlib import Path
 
 from benchmarks.report import write
-from transformer_annotated.corpora import read_files
-from transformer_annotated.evaluation import bleu, every_way
-from transformer_annotated.translator import Translator
+from transformer_annotated.evaluation import bleu, bleu_variants
+from transformer_annotated.workshop.corpora import read_pairs
+from transformer_annotated.workshop.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,7 +32,7 @@ def main() -> None:
             options.folder / f"newstest2013.{language}"
             for language in (corpus.source, corpus.target)
         )
-        sources, references = map(list, zip(*read_files(*files), strict=True))
+        sources, references = map(list, zip(*read_pairs(*files), strict=True))
         said = translator.translate(sources)
         score = bleu(said, references, bootstrap=1000)
         rows.append(
@@ -45,7 +45,7 @@ def main() -> None:
                         "value": round(way.value, 2),
                         "signature": way.signature,
                     }
-                    for way in every_way(said, references, corpus.target)
+                    for way in bleu_variants(said, references, corpus.target)
                 },
             }
         )

@@ -17,13 +17,13 @@ import torch
 from benchmarks.report import write
 from transformer_annotated.evaluation import bleu, chrf
 from transformer_annotated.model import parameter_count
-from transformer_annotated.recipe import load_corpus
 from transformer_annotated.training import (
     average_checkpoints,
-    checkpoints,
+    list_checkpoints,
     read_metrics,
 )
-from transformer_annotated.translator import Translator
+from transformer_annotated.workshop.recipe import load_corpus
+from transformer_annotated.workshop.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = 200
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--last", type=int, default=10)
     options = parser.parse_args()
     folder = ROOT / "models" / options.name
-    found = checkpoints(options.run / "checkpoints")[-options.last :]
+    found = list_checkpoints(options.run / "checkpoints")[-options.last :]
     average_checkpoints(found, options.run / "model.safetensors")
     Translator.load(options.run).save(folder)
 

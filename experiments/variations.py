@@ -22,15 +22,15 @@ import torch
 from benchmarks.report import write
 from transformer_annotated.evaluation import bleu
 from transformer_annotated.model import parameter_count
-from transformer_annotated.recipe import (
+from transformer_annotated.text import _write
+from transformer_annotated.training import read_metrics
+from transformer_annotated.workshop.recipe import (
     load_corpus,
     prepare,
     read_recipe,
     run,
 )
-from transformer_annotated.text import _write
-from transformer_annotated.training import read_metrics
-from transformer_annotated.translator import Translator
+from transformer_annotated.workshop.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
@@ -81,7 +81,7 @@ def measure(folder: Path, data: Path, settings: dict) -> dict:
     changes = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     changes.append(f"prepared={json.dumps(str(data))}")
     recipe = read_recipe("grammar", changes)
-    run(recipe, folder, resume=True, show=False)
+    run(recipe, folder, resume=True, progress_bar=False)
     train, valid = (
         [row for row in read_metrics(folder) if key in row]
         for key in ("nll", "valid_nll")

@@ -19,17 +19,17 @@ from transformer_annotated.batching import (
     Batches,
     bucket_batches,
     collate,
-    cut_order,
-    padding_share,
+    cut_into_batches,
+    padding_fraction,
     token_batches,
 )
-from transformer_annotated.corpora import encode_pairs
 from transformer_annotated.model import (
     Transformer,
     TransformerConfig,
     shift_right,
 )
-from transformer_annotated.text import END, PAD, START, train_words
+from transformer_annotated.text import BOS, EOS, PAD, train_word_tokenizer
+from transformer_annotated.workshop.corpora import encode_pairs
 
 
 @dataclass
@@ -86,11 +86,11 @@ PAIR_LENGTHS = st.lists(
 def test_collate_by_hand(start):
     """Start symbol if asked for, words, end symbol, padding."""
     sentences = [[7, 8, 9], [], np.array([5], np.uint16)]
-    first = [START] if start else []
+    first = [BOS] if start else []
     expected = [
-        [*first, 7, 8, 9, END],
-        [*first, END, PAD, PAD, PAD],
-        [*first, 5, END, PAD, PAD],
+        [*first, 7, 8, 9, EOS],
+        [*first, EOS, PAD, PAD, PAD],
+        [*first, 5, EOS, PAD, PAD],
     ]
     ids = collate(sentences, start)
     assert ids.dtype == torch.int64 and ids.tolist() == expected
@@ -113,7 +113,7 @@ def test_batch_moves_to_a_device():
     """Both sides move; the count stays."""
     batch = Batch(torch.ones(2, 3).long(), torch.ones(2, 4).long(), 7)
     moved = batch.to("meta")
-    assert moved.src.is_meta and moved.tgt.is_meta and moved.tokens == 7
+    assert moved.src.is_meta and moved.tgt.is_meta and moved.update_tokens == 7
     assert moved.src.shape == (2, 3) and moved.tgt.shape == (2, 4)
     assert not batch.src.is_meta
 
@@ -140,7 +140,7 @@ def test_cut_order_keeps_the_order_and_fills_batches(lengths, max_tokens):
     source, target = np.array(lengths).T
     longer = np.maximum(source, target) + 1
     order = np.random.default_rng(0).permutation(len(lengths))
-    batches = cut_order(order, source, target, max_tokens)
+    batches = cut_into_batches(order, source, target, max_tokens)
     assert np.concatenate(batches).tolist() == order.tolist()
     for i, rows in enumerate(batches):
         assert len(rows) * longer[rows].max() <= max_tokens
@@ -155,7 +155,9 @@ def test_batches_are_as_few_as_in_sorted_order(lengths, max_tokens, seed):
     source, target = np.array(lengths).T
     order = np.argsort(np.maximum(source, target), kind="stable")
     batches = token_batches(source, target, max_tokens, seed)
-    assert len(batches) == len(cut_order(order, source, target, max_tokens))
+    assert len(batches) == len(
+        cut_into_batches(order, source, target, max_tokens)
+    )
 
 
 def test_no_batch_is_a_straggler():
@@ -240,9 +242,9 @@ def test_pairs_of_a_batch_are_of_similar_length():
     """Both sides: padding is a small part of what it is in random order."""
     source, target = some_lengths(10_000)
     batches = token_batches(source, target, 4096)
-    naive = cut_order(np.arange(10_000), source, target, 4096)
-    share = padding_share(batches, source, target)
-    assert share < 0.1 < 0.4 < padding_share(naive, source, target)
+    naive = cut_into_batches(np.arange(10_000), source, target, 4096)
+    share = padding_fraction(batches, source, target)
+    assert share < 0.1 < 0.4 < padding_fraction(naive, source, target)
     for side in (source, target):
         inside = np.mean([side[rows].std() for rows in batches])
         assert inside < 0.3 * side.std()
@@ -251,7 +253,7 @@ def test_pairs_of_a_batch_are_of_similar_length():
 def test_padding_share_by_hand():
     """Cells 2 × 4 and 2 × 3, one of them empty on each side: 2 of 14."""
     batches = [np.array([0, 1])]
-    share = padding_share(batches, np.array([3, 2]), np.array([1, 2]))
+    share = padding_fraction(batches, np.array([3, 2]), np.array([1, 2]))
     assert share == pytest.approx(2 / 14)
 
 
@@ -299,36 +301,45 @@ def test_a_pair_that_just_fits():
     st.integers(1, 4),
     st.integers(0, 3),
 )
-def test_parts_are_the_whole_batch(lengths, budget, world, accumulate, epoch):
+def test_parts_are_the_whole_batch(
+    lengths, budget, world_size, accumulate, epoch
+):
     """Nothing is lost or repeated, and labels add up to ``tokens``."""
     pairs = numbered(*np.array(lengths).T)
     whole = Batches(pairs, budget, epoch=epoch)
     ranks = [
-        Batches(pairs, budget, 0, epoch, rank, world, accumulate)
-        for rank in range(world)
+        Batches(pairs, budget, 0, epoch, rank, world_size, accumulate)
+        for rank in range(world_size)
     ]
     for i in range(len(whole)):
         (batch,), rows = whole[i], whole.rows[i]
         cut = [rank[i] for rank in ranks]
         assert all(len(parts) == accumulate for parts in cut)
-        parts = [cut[p % world][p // world] for p in range(world * accumulate)]
+        parts = [
+            cut[p % world_size][p // world_size]
+            for p in range(world_size * accumulate)
+        ]
         labels, seen = 0, []
         for p, part in enumerate(parts):
-            assert part.tokens == batch.tokens == whole.tokens[i]
+            assert (
+                part.update_tokens
+                == batch.update_tokens
+                == whole.update_tokens[i]
+            )
             counted = int(part.tgt[:, 1:].ne(PAD).sum())
             labels += counted
             if not counted:  # an idle part
                 assert p >= len(rows) and part.src.shape[0] == 1
-                assert part.tgt.tolist() == [[START, PAD]]
+                assert part.tgt.tolist() == [[BOS, PAD]]
                 assert_close(part.src, collate([pairs.source(rows[0])]))
                 continue
-            mine = rows[p :: world * accumulate]
+            mine = rows[p :: world_size * accumulate]
             assert_close(part.src, collate([pairs.source(r) for r in mine]))
             assert_close(
                 part.tgt, collate([pairs.target(r) for r in mine], True)
             )
             seen += mine.tolist()
-        assert labels == batch.tokens and sorted(seen) == sorted(rows)
+        assert labels == batch.update_tokens and sorted(seen) == sorted(rows)
 
 
 def test_batches_are_those_of_the_seed_and_the_epoch():
@@ -344,7 +355,7 @@ def test_batches_are_those_of_the_seed_and_the_epoch():
 def test_parts_have_the_same_work():
     """Rows are dealt like cards, so parts differ by a row and few columns."""
     pairs = numbered(*some_lengths(2000))
-    parts = [Batches(pairs, 4096, rank=r, world=8)[0][0] for r in range(8)]
+    parts = [Batches(pairs, 4096, rank=r, world_size=8)[0][0] for r in range(8)]
     sizes = [part.src.numel() + part.tgt.numel() for part in parts]
     assert max(sizes) < 1.2 * min(sizes)
 
@@ -358,12 +369,12 @@ def gradient(model, parts):
         loss = torch.nn.functional.cross_entropy(
             logits, labels.flatten(), ignore_index=PAD, reduction="sum"
         )
-        (loss / part.tokens).backward()
+        (loss / part.update_tokens).backward()
     return [p.grad.clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (1, 3), (4, 4)])
-def test_gradient_does_not_depend_on_the_parts(world, accumulate):
+@pytest.mark.parametrize(("world_size", "accumulate"), [(2, 1), (1, 3), (4, 4)])
+def test_gradient_does_not_depend_on_the_parts(world_size, accumulate):
     """Idle parts and all, parts add up to the gradient of the whole batch."""
     pairs = numbered([3, 4, 5, 2, 6], [4, 4, 6, 3, 7])
     config = TransformerConfig(
@@ -373,8 +384,8 @@ def test_gradient_does_not_depend_on_the_parts(world, accumulate):
     whole = gradient(model, Batches(pairs, 100)[0])
     parts = [
         part
-        for rank in range(world)
-        for part in Batches(pairs, 100, 0, 0, rank, world, accumulate)[0]
+        for rank in range(world_size)
+        for part in Batches(pairs, 100, 0, 0, rank, world_size, accumulate)[0]
     ]
     assert_close(gradient(model, parts), whole)
 
@@ -382,10 +393,10 @@ def test_gradient_does_not_depend_on_the_parts(world, accumulate):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"world": 0}, "world: 0, expected at least 1"),
+        ({"world_size": 0}, "world_size: 0, expected at least 1"),
         ({"accumulate": 0}, "accumulate: 0, expected at least 1"),
         ({"rank": -1}, "rank: -1, expected at least 0"),
-        ({"rank": 2, "world": 2}, "rank: 2, expected less than the 2"),
+        ({"rank": 2, "world_size": 2}, "rank: 2, expected less than the 2"),
     ],
 )
 def test_impossible_parts_are_refused(arguments, message):
@@ -402,7 +413,7 @@ def same(left, right):
     return len(left) == len(right) and all(
         torch.equal(a.src, b.src)
         and torch.equal(a.tgt, b.tgt)
-        and a.tokens == b.tokens
+        and a.update_tokens == b.update_tokens
         for parts, others in zip(left, right, strict=True)
         for a, b in zip(parts, others, strict=True)
     )
@@ -422,11 +433,11 @@ def load(batches, start=0, workers=0):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loader_gives_the_batches_in_order(workers):
     """With workers or without, from the start or from the middle."""
-    batches = Batches(numbered(*some_lengths(300)), 256, rank=1, world=2)
+    batches = Batches(numbered(*some_lengths(300)), 256, rank=1, world_size=2)
     plain = list(batches)
     assert len(plain) == len(batches) > 10
     assert same(load(batches, workers=workers), plain)
-    resumed = Batches(numbered(*some_lengths(300)), 256, rank=1, world=2)
+    resumed = Batches(numbered(*some_lengths(300)), 256, rank=1, world_size=2)
     assert same(load(resumed, start=7, workers=workers), plain[7:])
 
 
@@ -437,13 +448,18 @@ def test_batch_is_pinned_by_the_loader(monkeypatch):
 
     batch = Batch(torch.zeros(1, 2).long(), torch.zeros(1, 3).long(), 5)
     (pinned,) = pin_memory([batch])
-    assert pinned.src.min() == pinned.tgt.min() == 100 and pinned.tokens == 5
+    assert (
+        pinned.src.min() == pinned.tgt.min() == 100
+        and pinned.update_tokens == 5
+    )
 
 
 def test_encoded_corpus_is_what_batches_take(tmp_path):
     """Words on disk come out as rectangles, in another process too."""
     texts = [("a b c", "d e"), ("c", "e d"), ("a", "d d d d"), ("b b", "e e")]
-    words = train_words({"": [side for pair in texts for side in pair]}, 1)
+    words = train_word_tokenizer(
+        {"": [side for pair in texts for side in pair]}, 1
+    )
     pairs = encode_pairs(texts, words, tmp_path / "pairs", "", "")
     batches = Batches(pairs, 12, seed=3)
     found = []
@@ -466,7 +482,7 @@ def test_bucket_iterator_makes_batches_of_the_same_kind():
     for side in (source, target):
         for rows in batches:
             assert len(rows) * (side[rows].max() + 1) <= 512
-    assert padding_share(batches, source, target) < 0.2
+    assert padding_fraction(batches, source, target) < 0.2
     again = bucket_batches(source, target, 512)
     assert all(map(np.array_equal, batches, again))
     other = bucket_batches(source, target, 512, seed=1)
@@ -480,7 +496,7 @@ def test_bucket_iterator_does_not_sort_by_default():
     for side in (source, target):
         for rows in batches:
             assert len(rows) * (side[rows].max() + 1) <= 512
-    assert padding_share(batches, source, target) > 0.3
+    assert padding_fraction(batches, source, target) > 0.3
 
 
 # Multi30k

@@ -17,7 +17,7 @@ from transformer_annotated import charts
 
 pytestmark = pytest.mark.site
 EACH_PAGE = pytest.mark.parametrize("name", pages())
-CHAPTER = "notebooks/02_attention"
+CHAPTER = "notebooks/03_attention"
 CHART = "xpath=ancestor::*[contains(@class, 'vega-embed')]"
 CLIPPED = """[...document.querySelectorAll(
     ".vega-embed, pre, td, .pst-scrollable-table-container")]
@@ -194,16 +194,16 @@ def test_slider_and_tick_box_change_the_chart(visit, name):
 @pytest.mark.parametrize(
     ("name", "sliders"),
     [
-        ("notebooks/03_embeddings", 1),
-        ("notebooks/04_positions", 3),
-        ("notebooks/06_model", 1),
-        ("notebooks/07_text", 1),
-        ("notebooks/09_corpora", 1),
-        ("notebooks/11_optimizer", 3),
-        ("notebooks/12_loss", 4),
-        ("notebooks/14_distributed", 3),
-        ("notebooks/16_decoding", 2),
-        ("notebooks/18_evaluation", 1),
+        ("notebooks/05_embeddings", 1),
+        ("notebooks/06_positions", 3),
+        ("notebooks/07_model", 1),
+        ("notebooks/09_text", 1),
+        ("notebooks/workshop/corpora", 1),
+        ("notebooks/12_optimizer", 3),
+        ("notebooks/13_loss", 4),
+        ("notebooks/11_distributed", 3),
+        ("notebooks/15_decoding", 2),
+        ("notebooks/16_evaluation", 1),
     ],
 )
 def test_sliders_change_the_charts(visit, name, sliders):
@@ -222,7 +222,7 @@ def test_sliders_change_the_charts(visit, name, sliders):
 
 def test_attention_is_explored(visit):
     """Every menu draws another picture; a click leaves a piece's lines."""
-    page = visit("notebooks/21_looking")
+    page = visit("notebooks/20_looking")
     chart = page.locator(".vega-embed").filter(has=page.locator("select")).first
     menus = chart.locator("select").all()
     assert len(menus) == 4
@@ -248,7 +248,7 @@ def test_attention_is_explored(visit):
 
 def test_attention_fits_a_phone(visit):
     """The heat map goes below the lines, and a piece can be clicked there."""
-    page = visit("notebooks/21_looking", "dark", NARROW)
+    page = visit("notebooks/20_looking", "dark", NARROW)
     chart = page.locator(".vega-embed").filter(has=page.locator("select")).first
     drawing = chart.locator("svg.marks").bounding_box()
     assert drawing["width"] < NARROW
@@ -347,8 +347,8 @@ def test_citation_is_copied(visit, served):
 def test_figure_1_leads_to_the_chapter(visit):
     """A click on a box of the diagram opens the chapter that builds it."""
     page = visit("book/index")
-    page.locator("svg.fig1 a[href*='02_attention']").first.click()
-    page.wait_for_url("**/02_attention.html*")
+    page.locator("svg.fig1 a[href*='03_attention']").first.click()
+    page.wait_for_url("**/03_attention.html*")
     expect(page.locator("article.bd-article h1")).to_contain_text("Attention")
 
 

@@ -19,7 +19,7 @@ from transformer_annotated.decoding import (
     length_penalty,
 )
 from transformer_annotated.model import Transformer, TransformerConfig
-from transformer_annotated.text import END, PAD, START
+from transformer_annotated.text import BOS, EOS, PAD
 
 WORDS = (3, 4, 5)
 quick = settings(max_examples=10, deadline=None)
@@ -42,16 +42,16 @@ def padded(sources):
     return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
-SOURCES = [[4, 5, 3, END], [5, 4, END], [3, END], [5, 5, 3, 4, 4, END]]
+SOURCES = [[4, 5, 3, EOS], [5, 4, EOS], [3, EOS], [5, 5, 3, 4, 4, EOS]]
 
 
 @torch.no_grad()
 def next_log_probabilities(model, source, starts):
     """Of each word after each start (all of one length), without a cache."""
     src = torch.tensor([source]).expand(len(starts), -1)
-    tgt = torch.tensor([[START, *start] for start in starts])
+    tgt = torch.tensor([[BOS, *start] for start in starts])
     logits = model(src, tgt)[:, -1]
-    logits[:, [PAD, START]] = -math.inf
+    logits[:, [PAD, BOS]] = -math.inf
     return logits.log_softmax(-1).tolist()
 
 
@@ -63,13 +63,13 @@ def plain_beam_search(model, source, beam, alpha=0.6, offset=5, extra=50):
         candidates = [
             (score + row[word], (*words, word))
             for (score, words), row in zip(live, rows, strict=True)
-            for word in (range(2, len(row)) if len(words) < limit else [END])
+            for word in (range(2, len(row)) if len(words) < limit else [EOS])
         ]
         kept = sorted(candidates, reverse=True)[:room]
-        live = [(score, words) for score, words in kept if words[-1] != END]
+        live = [(score, words) for score, words in kept if words[-1] != EOS]
         room -= len(kept) - len(live)
         for score, words in kept:
-            if words[-1] == END:
+            if words[-1] == EOS:
                 penalty = ((offset + len(words)) / (offset + 1)) ** alpha
                 found.append((list(words[:-1]), score / penalty, score))
     return sorted(found, key=lambda hypothesis: -hypothesis[1])
@@ -82,7 +82,7 @@ def every_sentence(model, source, limit, alpha=0.6, offset=5):
         starts = list(product(WORDS, repeat=length))
         rows = next_log_probabilities(model, source, starts)
         for start, row in zip(starts, rows, strict=True):
-            score = sure[start] + row[END]
+            score = sure[start] + row[EOS]
             penalty = ((offset + length + 1) / (offset + 1)) ** alpha
             found.append((list(start), score / penalty, score))
             sure |= {(*start, word): sure[start] + row[word] for word in WORDS}
@@ -91,19 +91,17 @@ def every_sentence(model, source, limit, alpha=0.6, offset=5):
 
 def values(hypotheses):
     """Words, scores and log-probabilities of hypotheses."""
-    return [(h.tokens, h.score, h.log_probability) for h in hypotheses]
+    return [(h.tokens, h.score, h.log_prob) for h in hypotheses]
 
 
 def assert_same(hypotheses, expected):
     """The same words in the same order, with the same scores."""
     assert [h.tokens for h in hypotheses] == [tokens for tokens, *_ in expected]
-    for hypothesis, (_, score, log_probability) in zip(
+    for hypothesis, (_, score, log_prob) in zip(
         hypotheses, expected, strict=True
     ):
         assert math.isclose(hypothesis.score, score, abs_tol=1e-4)
-        assert math.isclose(
-            hypothesis.log_probability, log_probability, abs_tol=1e-4
-        )
+        assert math.isclose(hypothesis.log_prob, log_prob, abs_tol=1e-4)
 
 
 @quick
@@ -125,7 +123,7 @@ def test_greedy_takes_the_most_probable_word(seed):
         while len(words) < len(source) + 4:
             (row,) = next_log_probabilities(model, source, [words])
             word = max(range(len(row)), key=row.__getitem__)
-            if word == END:
+            if word == EOS:
                 break
             words.append(word)
         expected.append(words)
@@ -162,7 +160,7 @@ def test_search_equals_a_plain_one(seed, beam, alpha, data):
 
 def test_a_hopeless_hypothesis_keeps_its_place():
     """Dropping it alone would leave room for others, and change the answer."""
-    model, source = make_model(seed=17, scale=2.0), [5, 5, 4, 3, END]
+    model, source = make_model(seed=17, scale=2.0), [5, 5, 4, 3, EOS]
     settings = {"beam": 6, "alpha": 1.0, "extra": 4}
     ((best,),) = beam_search(model, padded([source]), **settings)
     assert_same([best], plain_beam_search(model, source, **settings)[:1])
@@ -171,7 +169,7 @@ def test_a_hopeless_hypothesis_keeps_its_place():
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_rows_may_change_hands(seed):
     """As many rows as before, but of other sources: memories follow."""
-    model, sources = make_model(seed), [[4], [5, 4, 3, END]]
+    model, sources = make_model(seed), [[4], [5, 4, 3, EOS]]
     found = beam_search(model, padded(sources), 10, n_best=10, extra=0)
     for source, hypotheses in zip(sources, found, strict=True):
         expected = plain_beam_search(model, source, beam=10, extra=0)
@@ -243,12 +241,12 @@ def test_scores_are_log_probabilities_over_penalties():
     for (found,), source in zip(
         beam_search(model, padded(SOURCES)), SOURCES, strict=True
     ):
-        said = [*found.tokens, END]
+        said = [*found.tokens, EOS]
         total = sum(
             next_log_probabilities(model, source, [said[:i]])[0][word]
             for i, word in enumerate(said)
         )
-        assert math.isclose(found.log_probability, total, abs_tol=1e-4)
+        assert math.isclose(found.log_prob, total, abs_tol=1e-4)
         penalty = ((5 + len(said)) / 6) ** 0.6
         assert math.isclose(found.score, total / penalty, abs_tol=1e-4)
 
@@ -293,8 +291,8 @@ def change_logits(monkeypatch, model, **values):
 def test_the_limit_is_the_source_and_so_many_words(monkeypatch, length):
     """One that never wants to end has to; the short one does not wait."""
     model = make_model()
-    change_logits(monkeypatch, model, END=-30.0)
-    src = padded([[4] * length, [5, END]])
+    change_logits(monkeypatch, model, EOS=-30.0)
+    src = padded([[4] * length, [5, EOS]])
     words = [length + 3, 2 + 3]
     assert [len(w) for w in greedy_decode(model, src, extra=3)] == words
     found = beam_search(model, src, beam=2, alpha=0, extra=3)
@@ -305,12 +303,12 @@ def test_an_end_at_the_limit_is_counted():
     """A hypothesis that has to end pays for its end like any other."""
     model = make_model(seed=5)
     (found,) = beam_search(
-        model, torch.tensor([[4, END]]), 400, 0, n_best=40, extra=1
+        model, torch.tensor([[4, EOS]]), 400, 0, n_best=40, extra=1
     )
     longest = [h for h in found if len(h.tokens) == 3]
     assert len(found) == 40
     assert len(longest) == 27
-    whole = sum(math.exp(h.log_probability) for h in found)
+    whole = sum(math.exp(h.log_prob) for h in found)
     assert whole < 1  # more words were cut off
 
 
@@ -327,8 +325,8 @@ def test_damaged_weights_are_named():
 def test_a_source_of_one_token():
     """No more is needed than an end symbol."""
     model = make_model(seed=2)
-    src = torch.tensor([[END]])
-    expected = plain_beam_search(model, [END], beam=4, extra=5)
+    src = torch.tensor([[EOS]])
+    expected = plain_beam_search(model, [EOS], beam=4, extra=5)
     (found,) = beam_search(model, src, n_best=4, extra=5)
     assert_same(found, expected[:4])
     assert greedy_decode(model, src) == [
@@ -340,7 +338,7 @@ def test_ties_are_broken_always_the_same_way():
     """When all words are as probable, batches and repetitions agree."""
     model = make_model(vocab_size=40)
     model.embeddings.weight.data.zero_()
-    src = padded([[4, 5, END], [7, END], [8, 9, 4, END]])
+    src = padded([[4, 5, EOS], [7, EOS], [8, 9, 4, EOS]])
     once = beam_search(model, src, n_best=3, extra=2)
     assert beam_search(model, src, n_best=3, extra=2) == once
     assert beam_search(model, src[[2, 0, 1]], n_best=3, extra=2) == [
@@ -358,8 +356,8 @@ def test_ties_are_broken_always_the_same_way():
 def test_no_more_words_than_learned_positions(monkeypatch, learned):
     """The start symbol takes one of them."""
     model = make_model(learned_positions=learned)
-    change_logits(monkeypatch, model, END=-30.0)
-    src = torch.tensor([[4, 5, END]])
+    change_logits(monkeypatch, model, EOS=-30.0)
+    src = torch.tensor([[4, 5, EOS]])
     words = min(learned - 1, 3 + 50)
     assert [len(w) for w in greedy_decode(model, src)] == [words]
     ((found,),) = beam_search(model, src, beam=2, alpha=0)
@@ -371,7 +369,7 @@ def test_padding_and_start_are_never_said(monkeypatch):
     model, src = make_model(), padded(SOURCES)
     greedy = greedy_decode(model, src, extra=3)
     beams = beam_search(model, src, n_best=3, extra=3)
-    change_logits(monkeypatch, model, START=90.0, PAD=80.0)
+    change_logits(monkeypatch, model, BOS=90.0, PAD=80.0)
     assert greedy_decode(model, src, extra=3) == greedy
     assert beam_search(model, src, n_best=3, extra=3) == beams
 
@@ -379,9 +377,9 @@ def test_padding_and_start_are_never_said(monkeypatch):
 def test_another_pad_is_never_said(monkeypatch):
     """The padding is that of the model; 0 is then a word like any other."""
     model = make_model(pad=5)
-    change_logits(monkeypatch, model, END=-30.0)
+    change_logits(monkeypatch, model, EOS=-30.0)
     model.embeddings.weight.data[5] *= 20
-    src = torch.tensor([[4, 3, END], [4, END, 5]])
+    src = torch.tensor([[4, 3, EOS], [4, EOS, 5]])
     (first,), (second,) = beam_search(model, src, beam=3, extra=2, alpha=0)
     assert 5 not in first.tokens + second.tokens
     assert (len(first.tokens), len(second.tokens)) == (5, 4)
@@ -430,11 +428,11 @@ def test_a_model_can_be_trained_after_decoding():
         ({"n_best": 0}, "n_best: 0, expected at least 1"),
         ({"n_best": 5}, "n_best: 5, but the beam is 4 wide"),
         ({"extra": -1}, "extra: -1, expected at least 0"),
-        ({"src": torch.tensor([4, END])}, r"src: shape \(2,\), expected \(B"),
+        ({"src": torch.tensor([4, EOS])}, r"src: shape \(2,\), expected \(B"),
         ({"src": torch.zeros(0, 3, dtype=torch.long)}, r"src: shape \(0, 3\)"),
-        ({"src": [[4, END]]}, "src: list, expected a tensor"),
-        ({"src": torch.tensor([[9, END]])}, "src: 9 in sentence 0"),
-        ({"src": torch.tensor([[PAD, END]])}, "src: sentence 0 has padding"),
+        ({"src": [[4, EOS]]}, "src: list, expected a tensor"),
+        ({"src": torch.tensor([[9, EOS]])}, "src: 9 in sentence 0"),
+        ({"src": torch.tensor([[PAD, EOS]])}, "src: sentence 0 has padding"),
     ],
 )
 def test_bad_arguments_are_named(change, words):
@@ -460,7 +458,7 @@ def test_models_of_low_precision_decode(dtype):
         assert abs(a.score - b.score) < 0.1
     assert len(greedy_decode(rough, src, extra=4)) == len(SOURCES)
     draft = decoding._Draft(rough, src)
-    assert draft.next_logits(src.new_full((4,), START)).dtype == torch.float32
+    assert draft.next_logits(src.new_full((4,), BOS)).dtype == torch.float32
 
 
 @settings(max_examples=60, deadline=None)
@@ -500,7 +498,7 @@ def rows_computed(monkeypatch):
 def test_finished_sentences_leave_the_batch(monkeypatch, rows_computed):
     """Three sentences that end after 1, 2 and 5 words take 2 + 3 + 6 rows."""
     model = make_model()
-    change_logits(monkeypatch, model, END=-30.0)
+    change_logits(monkeypatch, model, EOS=-30.0)
     src = padded([[4], [5, 4], [3, 3, 3, 4, 5]])
     greedy_decode(model, src, extra=0)
     assert rows_computed == [3, 2, 1, 1, 1]  # no step to say the end
@@ -515,8 +513,8 @@ def test_finished_sentences_leave_the_batch(monkeypatch, rows_computed):
 def test_search_stops_when_nothing_better_can_come(monkeypatch, rows_computed):
     """An early end that is nearly sure leaves nothing to hope for."""
     model = make_model()
-    change_logits(monkeypatch, model, END=200.0)  # its exponential is infinite
-    src = padded([[4, 5, END]])
+    change_logits(monkeypatch, model, EOS=200.0)  # its exponential is infinite
+    src = padded([[4, 5, EOS]])
     assert beam_search(model, src)[0][0].tokens == []
     assert rows_computed == [1]
     rows_computed.clear()
@@ -551,9 +549,9 @@ def test_the_bound_is_neither_loose_nor_tight(
     ending after one word 6/7 log 0.48 = -0.629 or 6/7 log 0.45 = -0.684.
     """
     first = torch.full((6,), -40.0)
-    first[END], first[3] = math.log(end), math.log(1 - end)
+    first[EOS], first[3] = math.log(end), math.log(1 - end)
     second = torch.full((6,), -40.0)
-    second[END] = 0.0
+    second[EOS] = 0.0
     steps = iter([first, second])
     model = make_model()
     monkeypatch.setattr(

@@ -21,24 +21,28 @@ import torch.distributed as dist
 
 from transformer_annotated import training
 from transformer_annotated.batching import Batches
-from transformer_annotated.distributed import restarted, setup, step_flops
+from transformer_annotated.distributed import (
+    setup,
+    training_step_flops,
+    was_restarted,
+)
 from transformer_annotated.model import (
     Transformer,
     TransformerConfig,
     parameter_count,
 )
-from transformer_annotated.recipe import read_recipe
 from transformer_annotated.training import (
-    ALONE,
-    Learner,
+    SINGLE,
+    ModelWithLoss,
     TrainingConfig,
     TrainingError,
     Worker,
-    checkpoints,
+    list_checkpoints,
     read_metrics,
     train,
     validate,
 )
+from transformer_annotated.workshop.recipe import read_recipe
 
 ROOT = Path(__file__).parent.parent
 VOCABULARY, BATCH_TOKENS = 20, 48
@@ -86,14 +90,14 @@ def learn(folder, worker, resume=False):
     model = new_model()
     pairs, valid = Copies(0), Copies(1, count=7)
     return model, train(
-        model, pairs, valid, CONFIG, folder, resume, worker, show=False
+        model, pairs, valid, CONFIG, folder, resume, worker, progress_bar=False
     )
 
 
 def work(folder: Path, number: int, name: str) -> None:
     """What a worker does, from beginning to end, in either of its lives."""
     with setup() as worker:
-        if not restarted():
+        if not was_restarted():
             if name == "KILL":
                 answer(folder, worker)
             if name == "KILL" and worker.rank == 1:
@@ -101,7 +105,7 @@ def work(folder: Path, number: int, name: str) -> None:
             if name == "TERM" and worker.rank == 1:
                 send_before(number, signal.SIGTERM)
         torch.manual_seed(0)
-        _, progress = learn(folder / "shared", worker, restarted())
+        _, progress = learn(folder / "shared", worker, was_restarted())
         (folder / f"left-{worker.rank}").write_text(str(progress.step))
 
 
@@ -113,14 +117,14 @@ def answer(folder: Path, worker: Worker) -> None:
     flat = torch.cat([p.detach().flatten() for p in model.parameters()])
     answers = {
         "rank": worker.rank,
-        "world": worker.world,
+        "world_size": worker.world_size,
         "device": str(worker.device),
         "backend": dist.get_backend(),
-        "total": worker.total(numbers).tolist(),
-        "any": [worker.any(worker.rank == 1), worker.any(False)],
-        "same": torch.equal(worker.total(flat.clone()), 2 * flat),
+        "total": worker.all_reduce(numbers).tolist(),
+        "any": [worker.any_rank(worker.rank == 1), worker.any_rank(False)],
+        "same": torch.equal(worker.all_reduce(flat.clone()), 2 * flat),
         "valid": validate(
-            Learner(model), Copies(2, 7), BATCH_TOKENS, worker=worker
+            ModelWithLoss(model), Copies(2, 7), BATCH_TOKENS, worker=worker
         ),
     }
     file = folder / f"answers-{worker.rank}.json"
@@ -129,14 +133,14 @@ def answer(folder: Path, worker: Worker) -> None:
 
 def send_before(number: int, what: signal.Signals) -> None:
     """Send this process a signal, before one of the updates from now on."""
-    count, update = itertools.count(1), training.update
+    count, train_step = itertools.count(1), training.train_step
 
     def disturbed(*arguments):
         if next(count) == number:
             os.kill(os.getpid(), what)
-        return update(*arguments)
+        return train_step(*arguments)
 
-    training.update = disturbed
+    training.train_step = disturbed
 
 
 def torchrun(folder, restarts, *arguments):
@@ -169,7 +173,7 @@ def alone(tmp_path_factory):
     """The folder of one worker."""
     folder = tmp_path_factory.mktemp("alone")
     torch.manual_seed(0)
-    learn(folder, ALONE)
+    learn(folder, SINGLE)
     return folder
 
 
@@ -201,7 +205,7 @@ def test_batches_are_hard_to_share():
 def test_workers_know_their_place(answers):
     """Two processes are rank 0 and 1 of 2, on CPUs that talk by gloo."""
     for rank, answer in enumerate(answers):
-        assert (answer["rank"], answer["world"]) == (rank, 2)
+        assert (answer["rank"], answer["world_size"]) == (rank, 2)
         assert (answer["device"], answer["backend"]) == ("cpu", "gloo")
 
 
@@ -228,7 +232,7 @@ def test_workers_end_with_the_same_parameters(answers):
 
 def test_only_the_first_worker_writes(two):
     """Each had a folder of its own to write to; one of them did."""
-    assert len(checkpoints(two / "run-0" / "checkpoints")) == 4
+    assert len(list_checkpoints(two / "run-0" / "checkpoints")) == 4
     assert not (two / "run-1").exists()
 
 
@@ -237,8 +241,10 @@ def test_two_workers_validate_as_one(answers, two):
     rows = [len(b) for b in Batches(Copies(2, 7), BATCH_TOKENS).rows]
     assert 1 in rows
     model = new_model()
-    training.load_weights(model, checkpoints(two / "run-0/checkpoints")[-1])
-    expected = validate(Learner(model), Copies(2, 7), BATCH_TOKENS)
+    training.load_weights(
+        model, list_checkpoints(two / "run-0/checkpoints")[-1]
+    )
+    expected = validate(ModelWithLoss(model), Copies(2, 7), BATCH_TOKENS)
     for answer in answers:
         assert answer["valid"] == pytest.approx(expected, rel=1e-5)
 
@@ -247,7 +253,7 @@ def test_a_killed_worker_costs_nothing(two):
     """Killed before update 13 and restarted, the run ends like the other."""
     assert losses(two / "shared") == losses(two / "run-0")
     last = [
-        checkpoints(two / run / "checkpoints")[-1] / "model.safetensors"
+        list_checkpoints(two / run / "checkpoints")[-1] / "model.safetensors"
         for run in ("shared", "run-0")
     ]
     assert last[0].read_bytes() == last[1].read_bytes()
@@ -258,7 +264,7 @@ def test_without_restarts_the_others_say_what_happened(tmp_path):
     done = torchrun(tmp_path, 0, "3", "KILL")
     assert done.returncode != 0
     assert "update 3: worker 0 of 2 lost contact" in done.stderr
-    assert not checkpoints(tmp_path / "shared" / "checkpoints")
+    assert not list_checkpoints(tmp_path / "shared" / "checkpoints")
 
 
 def test_workers_leave_together_when_asked_to(tmp_path):
@@ -267,7 +273,7 @@ def test_workers_leave_together_when_asked_to(tmp_path):
     assert done.returncode == 0, done.stderr
     steps = [(tmp_path / f"left-{rank}").read_text() for rank in range(2)]
     assert steps == ["3", "3"]
-    (last,) = checkpoints(tmp_path / "shared" / "checkpoints")
+    (last,) = list_checkpoints(tmp_path / "shared" / "checkpoints")
     assert last.name == "step-3"
 
 
@@ -277,18 +283,18 @@ def test_alone_without_torchrun(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with setup() as worker:
         assert worker == Worker(0, 1, worker.device)
-        assert worker.any(True)
-        assert not worker.any(False)
-        assert worker.total(torch.ones(2)).tolist() == [1, 1]
+        assert worker.any_rank(True)
+        assert not worker.any_rank(False)
+        assert worker.all_reduce(torch.ones(2)).tolist() == [1, 1]
     assert not dist.is_initialized()
-    assert not restarted()
+    assert not was_restarted()
 
 
 @pytest.mark.parametrize(("count", "expected"), [("0", False), ("2", True)])
 def test_restarted_reads_what_torchrun_counts(monkeypatch, count, expected):
     """The first start is number 0."""
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
-    assert restarted() is expected
+    assert was_restarted() is expected
 
 
 @pytest.fixture
@@ -310,9 +316,9 @@ def gpus(monkeypatch):
     return calls
 
 
-def place(monkeypatch, rank, world, local):
+def place(monkeypatch, rank, world_size, local):
     """Set torchrun's variables; ``None`` = leave it out."""
-    for name, value in zip(TORCHRUN, (rank, world, local), strict=False):
+    for name, value in zip(TORCHRUN, (rank, world_size, local), strict=False):
         if value is None:
             monkeypatch.delenv(name, raising=False)
         else:
@@ -403,10 +409,16 @@ def test_operations_beside_the_papers_estimate(sizes, steps, cost, share):
     """Three times a forward pass, and the shares that the chapter names."""
     config = sizes(37_000)
     rule = 6 * parameter_count(config) * 25_000  # forward, and twice back
-    assert step_flops(config) == pytest.approx(rule, rel=0.02)
-    assert step_flops(config) * steps / cost == pytest.approx(share, abs=0.005)
-    assert step_flops(config, 50_000) == 2 * step_flops(config)
-    assert step_flops(config, length=100) > step_flops(config, length=10)
+    assert training_step_flops(config) == pytest.approx(rule, rel=0.02)
+    assert training_step_flops(config) * steps / cost == pytest.approx(
+        share, abs=0.005
+    )
+    assert training_step_flops(config, 50_000) == 2 * training_step_flops(
+        config
+    )
+    assert training_step_flops(config, length=100) > training_step_flops(
+        config, length=10
+    )
 
 
 if __name__ == "__main__":

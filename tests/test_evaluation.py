@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from transformer_annotated.evaluation import (
     Score,
     bleu,
+    bleu_variants,
     chrf,
     compare,
-    every_way,
-    moses,
+    moses_tokenize,
     paper_bleu,
     sentence_bleu,
     split_compounds,
@@ -192,9 +192,9 @@ def test_score_prints_like_sacrebleu():
 def test_identity_is_100_and_nothing_is_more(sample):
     """A copy of the references is perfect in every way; all else is not."""
     outputs, references = map(list, zip(*sample, strict=True))
-    for score in every_way(references, references, "de"):
+    for score in bleu_variants(references, references, "de"):
         assert score.value == pytest.approx(100)
-    for score in every_way(outputs, references, "de"):
+    for score in bleu_variants(outputs, references, "de"):
         assert -1e-9 <= score.value <= 100 + 1e-9
 
 
@@ -204,7 +204,7 @@ def test_the_order_of_the_sentences_is_irrelevant(sample, random):
     """A corpus score depends on the set of pairs alone."""
     shuffled = random.sample(sample, len(sample))
     before, after = (
-        every_way(*map(list, zip(*rows, strict=True)), "de")
+        bleu_variants(*map(list, zip(*rows, strict=True)), "de")
         for rows in (sample, shuffled)
     )
     for one, other in zip(before, after, strict=True):
@@ -374,13 +374,13 @@ def test_split_compounds(text, split):
 )
 def test_moses_tokens(text, language, tokens):
     """Known tokens of the Moses scripts."""
-    assert moses([text], language) == [tokens]
+    assert moses_tokenize([text], language) == [tokens]
 
 
 def test_moses_escapes_if_told_so():
     """The scripts write quotes as entities; the score does not care."""
-    assert moses(['"A" & [b]'], "de") == ['" A " & [ b ]']
-    escaped = moses(['"A" & [b]'], "de", escape=True)
+    assert moses_tokenize(['"A" & [b]'], "de") == ['" A " & [ b ]']
+    escaped = moses_tokenize(['"A" & [b]'], "de", escape=True)
     assert escaped == ["&quot; A &quot; &amp; &#91; b &#93;"]
 
 
@@ -388,7 +388,7 @@ def test_paper_bleu_is_tokenised_split_and_labelled():
     """It is BLEU of the prepared text, and its signature says so."""
     score = paper_bleu(OUTPUTS, REFERENCES, "de")
     sides = (
-        split_compounds(moses(side, "de", escape=True))
+        split_compounds(moses_tokenize(side, "de", escape=True))
         for side in (OUTPUTS, REFERENCES)
     )
     expected = bleu(*sides, tokenize="none").value
@@ -421,20 +421,22 @@ def test_paper_bleu_by_hand():
 
 def test_splitting_what_is_right_raises_the_score():
     """Compounds that match give more n-grams that match."""
-    ways = {way.name: way.value for way in every_way(OUTPUTS, REFERENCES, "de")}
+    ways = {
+        way.name: way.value for way in bleu_variants(OUTPUTS, REFERENCES, "de")
+    }
     split, whole = "BLEU, Moses, compounds split", "BLEU, Moses tokens"
     assert ways[split] > ways[whole] + 1
     bare = [
         [line.replace("-", "") for line in x] for x in (OUTPUTS, REFERENCES)
     ]
-    ways = {way.name: way.value for way in every_way(*bare, "de")}
+    ways = {way.name: way.value for way in bleu_variants(*bare, "de")}
     assert ways[split] == ways[whole]
 
 
 def test_every_way_is_what_it_says():
     """Each row is the function of that name; the signatures differ."""
     pair = OUTPUTS, REFERENCES
-    ways = {way.name: way for way in every_way(*pair, "de")}
+    ways = {way.name: way for way in bleu_variants(*pair, "de")}
     each = sentence_bleu(*pair)
     expected = {
         "BLEU": bleu(*pair).value,
@@ -442,7 +444,7 @@ def test_every_way_is_what_it_says():
         "BLEU, intl tokens": bleu(*pair, tokenize="intl").value,
         "BLEU, not tokenised": bleu(*pair, tokenize="none").value,
         "BLEU, Moses tokens": bleu(
-            *(moses(side, "de") for side in pair), tokenize="none"
+            *(moses_tokenize(side, "de") for side in pair), tokenize="none"
         ).value,
         "BLEU, Moses, compounds split": paper_bleu(*pair, "de").value,
         "mean of sentence BLEU": sum(score.value for score in each) / 4,
@@ -459,8 +461,8 @@ def test_every_way_knows_the_language():
     pair = ["Am 3. Mai kam er bzw. sie."], ["Am 3. Mai kam bzw. ging sie."]
     values = {}
     for language in ("de", "en"):
-        ways = {way.name: way for way in every_way(*pair, language)}
-        tokens = [moses(side, language) for side in pair]
+        ways = {way.name: way for way in bleu_variants(*pair, language)}
+        tokens = [moses_tokenize(side, language) for side in pair]
         found = ways["BLEU, Moses tokens"]
         values[language] = bleu(*tokens, tokenize="none").value
         assert found.value == pytest.approx(values[language])
@@ -479,7 +481,7 @@ def test_every_way_knows_the_language():
         (lambda: bleu(b"ab", ["ab"]), "outputs: a bytes"),
         (lambda: bleu(None, ["ab"]), "outputs: a NoneType"),
         (lambda: bleu([], []), "outputs: no lines"),
-        (lambda: moses([], "de"), "texts: no lines"),
+        (lambda: moses_tokenize([], "de"), "texts: no lines"),
         (
             lambda: bleu(["a"] * 3, ["a"] * 2),
             "references: 2 lines, but outputs: 3 lines",
@@ -496,7 +498,7 @@ def test_every_way_knows_the_language():
         (lambda: chrf(["a"], []), "references: 0 lines, but outputs: 1"),
         (lambda: sentence_bleu("a", "a"), "outputs: a str"),
         (lambda: paper_bleu("a", ["a"], "de"), "outputs: a str"),
-        (lambda: every_way(["a"], [], "de"), "references: 0 lines"),
+        (lambda: bleu_variants(["a"], [], "de"), "references: 0 lines"),
         (lambda: split_compounds("a-b"), "texts: a str"),
         (
             lambda: bleu(["a"], ["a"], tokenize="13b"),
@@ -544,5 +546,5 @@ def test_any_iterable_of_lines_will_do():
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=3))
 def test_any_text_can_be_scored(lines):
     """No character of any script breaks a score."""
-    for score in every_way(lines, lines[::-1], "de"):
+    for score in bleu_variants(lines, lines[::-1], "de"):
         assert 0 <= score.value <= 100 + 1e-9

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_annotated.embeddings import Embeddings
 from transformer_annotated.loss import (
-    Loss,
-    label_smoothing,
+    LossSums,
+    label_smoothed_cross_entropy,
+    linear_cross_entropy,
     smoothed_targets,
-    vocabulary_loss,
 )
 from transformer_annotated.model import Transformer, TransformerConfig
 
@@ -101,14 +101,20 @@ def test_targets_are_distributions(vocab, epsilon, shape):
 
 def test_smoothing_of_the_paper_is_the_default():
     """Every form has an epsilon of 0.1 unless told otherwise."""
-    for function in (smoothed_targets, label_smoothing, vocabulary_loss):
+    for function in (
+        smoothed_targets,
+        label_smoothed_cross_entropy,
+        linear_cross_entropy,
+    ):
         assert inspect.signature(function).parameters["epsilon"].default == 0.1
 
 
 def test_loss_by_hand():
     """Two tokens, p = 3/4 for the right one, eps = 0.2."""
     logits = torch.tensor([[[0.0, math.log(3.0)], [9.0, -9.0]]])
-    loss = label_smoothing(logits, torch.tensor([[1, 0]]), epsilon=0.2)
+    loss = label_smoothed_cross_entropy(
+        logits, torch.tensor([[1, 0]]), epsilon=0.2
+    )
     smoothed = 0.9 * math.log(4 / 3) + 0.1 * math.log(4)
     assert_close(loss.nll, torch.tensor(math.log(4 / 3)))
     assert_close(loss.smoothed, torch.tensor(smoothed))
@@ -123,7 +129,9 @@ def test_loss_is_cross_entropy_with_smoothed_targets(epsilon):
     targets = smoothed_targets(LABELS, 7, epsilon)
     each = -(targets * logits.log_softmax(-1)).sum(-1)  # (B, T)
     expected = each[LABELS != 0].sum()
-    assert_close(label_smoothing(logits, LABELS, epsilon).smoothed, expected)
+    assert_close(
+        label_smoothed_cross_entropy(logits, LABELS, epsilon).smoothed, expected
+    )
 
 
 @EPSILONS
@@ -131,7 +139,7 @@ def test_loss_is_cross_entropy_with_smoothed_targets(epsilon):
 def test_loss_is_torchs(epsilon, pad):
     """Value and gradient agree with F.cross_entropy; padding has none."""
     logits = torch.randn(2, 4, 7, dtype=torch.double, requires_grad=True)
-    loss = label_smoothing(logits, LABELS, epsilon, pad)
+    loss = label_smoothed_cross_entropy(logits, LABELS, epsilon, pad)
     expected = torchs(logits, LABELS, epsilon, pad)
     assert_close(loss.smoothed, expected)
     (grad,), (right,) = (
@@ -146,7 +154,7 @@ def test_loss_is_torchs(epsilon, pad):
 def test_half_precision_logits_are_summed_in_float32():
     """The loss of bfloat16 logits is that of the same numbers in float32."""
     logits = torch.randn(2, 4, 7).bfloat16()
-    loss = label_smoothing(logits, LABELS)
+    loss = label_smoothed_cross_entropy(logits, LABELS)
     assert loss.smoothed.dtype == loss.nll.dtype == torch.float32
     assert_close(loss.smoothed, torchs(logits.float(), LABELS))
 
@@ -161,7 +169,7 @@ def test_readable_form_keeps_no_second_copy_of_the_logits():
         return x
 
     with saved_tensors_hooks(note, lambda x: x):
-        label_smoothing(logits, LABELS)
+        label_smoothed_cross_entropy(logits, LABELS)
     assert kept == {logits.untyped_storage().data_ptr()}
 
 
@@ -176,8 +184,8 @@ def test_huge_logits_cost_what_they_should(sign):
     lse = 1e4 if sign == 1 else math.log(6)
     expected = 0.9 * gap + 0.1 * (lse - sign * 1e4 / 7)
     for loss in (
-        label_smoothing(hidden @ weight.T, labels),
-        vocabulary_loss(hidden, weight, labels),
+        label_smoothed_cross_entropy(hidden @ weight.T, labels),
+        linear_cross_entropy(hidden, weight, labels),
     ):
         assert_close(loss.nll.item(), gap, rtol=1e-6, atol=1e-6)
         assert_close(loss.smoothed.item(), expected, rtol=1e-5, atol=1e-3)
@@ -188,7 +196,9 @@ def test_huge_logits_cost_what_they_should(sign):
 def test_perplexity_is_the_number_of_equal_choices():
     """A model that knows nothing has a perplexity of V, whatever eps is."""
     for epsilon in (0.0, 0.1):
-        loss = label_smoothing(torch.zeros(2, 4, 7), LABELS, epsilon)
+        loss = label_smoothed_cross_entropy(
+            torch.zeros(2, 4, 7), LABELS, epsilon
+        )
         assert_close(loss.perplexity, torch.tensor(7.0))  # float32
         assert_close(loss.smoothed, loss.nll)
 
@@ -203,7 +213,7 @@ def test_best_gap_between_logits_is_finite(epsilon):
     logits = torch.zeros(1, 1, 7, dtype=torch.double)
     logits[..., 4] = gap
     logits.requires_grad_()
-    loss = label_smoothing(logits, torch.tensor([[4]]), epsilon)
+    loss = label_smoothed_cross_entropy(logits, torch.tensor([[4]]), epsilon)
     (grad,) = torch.autograd.grad(loss.smoothed, logits)
     assert grad.abs().max() < most
     target = smoothed_targets(torch.tensor([4]), 7, epsilon).double()
@@ -219,8 +229,8 @@ def both(hidden, weight, labels, epsilon=0.1, pad=0, **options):
     results = []
     logits = hidden @ weight.T
     for loss in (
-        vocabulary_loss(hidden, weight, labels, epsilon, pad, **options),
-        label_smoothing(logits, labels, epsilon, pad),
+        linear_cross_entropy(hidden, weight, labels, epsilon, pad, **options),
+        label_smoothed_cross_entropy(logits, labels, epsilon, pad),
     ):
         grads = torch.autograd.grad(loss.smoothed, (hidden, weight))
         results.append((loss, grads))
@@ -257,7 +267,7 @@ def test_gradient_of_the_fast_form():
     hidden, weight, labels = example()
 
     def loss(hidden, weight):
-        return vocabulary_loss(hidden, weight, labels, chunk=3).smoothed
+        return linear_cross_entropy(hidden, weight, labels, chunk=3).smoothed
 
     assert torch.autograd.gradcheck(loss, (hidden, weight))
 
@@ -265,7 +275,7 @@ def test_gradient_of_the_fast_form():
 def test_fast_form_is_torchs_in_float32():
     """At a size with many chunks, in single precision."""
     hidden, weight, labels = example(8, 40, 16, 500, dtype=torch.float32)
-    loss = vocabulary_loss(hidden, weight, labels, chunk=64)
+    loss = linear_cross_entropy(hidden, weight, labels, chunk=64)
     expected = torchs(hidden @ weight.T, labels)
     assert loss.smoothed.dtype == torch.float32
     assert_close(loss.smoothed, expected)
@@ -280,7 +290,7 @@ def test_no_tensor_of_tokens_times_vocabulary():
     """Nothing larger than a chunk of logits, nor than the matrix, is made."""
     hidden, weight, labels = example(4, 32, 8, 100)
     with Watch() as fast:
-        loss = vocabulary_loss(hidden, weight, labels, chunk=16)
+        loss = linear_cross_entropy(hidden, weight, labels, chunk=16)
         loss.smoothed.backward()
     assert fast.largest() == 16 * 100
     with Watch() as plain:
@@ -294,7 +304,7 @@ def test_padding_is_not_multiplied():
     labels[:, 8:] = 0
     real = int((labels != 0).sum())
     with Watch() as watch:
-        vocabulary_loss(hidden, weight, labels).smoothed.backward()
+        linear_cross_entropy(hidden, weight, labels).smoothed.backward()
     sizes = [n for name, n, _ in watch.made if name in ("mm", "exp_")]
     assert sizes.count(real * 100) == 2 and max(sizes) == real * 100
     assert not hidden.grad[labels == 0].any()
@@ -306,7 +316,7 @@ def test_labels_that_are_padding_may_have_any_vector():
     labels[1] = 0
     with torch.no_grad():
         hidden[1] = math.nan
-    loss = vocabulary_loss(hidden, weight, labels)
+    loss = linear_cross_entropy(hidden, weight, labels)
     loss.smoothed.backward()
     assert loss.smoothed.isfinite() and weight.grad.isfinite().all()
     assert hidden.grad.isfinite().all()
@@ -328,11 +338,11 @@ def test_no_gradient_work_without_gradients(context):
     hidden, weight, labels = example()
     labels.clamp_(min=1)
     with context(), Watch() as watch:
-        loss = vocabulary_loss(hidden, weight, labels, chunk=4)
+        loss = linear_cross_entropy(hidden, weight, labels, chunk=4)
     assert len(watch.products()) == 2  # the logits of two chunks
     assert "scatter_add_" not in [name for name, _, _ in watch.made]
     assert not loss.smoothed.requires_grad
-    expected = label_smoothing(hidden @ weight.T, labels)
+    expected = label_smoothed_cross_entropy(hidden @ weight.T, labels)
     assert_close(loss.smoothed, expected.smoothed.detach())
 
 
@@ -343,7 +353,7 @@ def test_frozen_inputs_get_no_gradient(frozen):
     labels = inputs[2].clamp(min=1)
     inputs[frozen].requires_grad_(False)
     with Watch() as watch:
-        loss = vocabulary_loss(*inputs[:2], labels)
+        loss = linear_cross_entropy(*inputs[:2], labels)
     assert len(watch.products()) == 2  # logits, and one gradient
     loss.smoothed.backward()
     assert inputs[frozen].grad is None
@@ -359,7 +369,9 @@ def test_shared_matrix_collects_both_gradients():
     for fast in (True, False):
         hidden = embeddings(LABELS.flip(1)).tanh()
         if fast:
-            loss = vocabulary_loss(hidden, embeddings.weight, labels).smoothed
+            loss = linear_cross_entropy(
+                hidden, embeddings.weight, labels
+            ).smoothed
         else:
             loss = torchs(embeddings.logits(hidden), labels)
         grads += torch.autograd.grad(loss, embeddings.weight)
@@ -369,7 +381,7 @@ def test_shared_matrix_collects_both_gradients():
 def test_incoming_gradient_scales():
     """The loss may be a part of something larger, and be used twice."""
     hidden, weight, labels = example()
-    loss = vocabulary_loss(hidden, weight, labels).smoothed
+    loss = linear_cross_entropy(hidden, weight, labels).smoothed
     once = torch.autograd.grad(loss, (hidden, weight), retain_graph=True)
     scaled = torch.autograd.grad(loss**2 / 7, (hidden, weight))
     factor = 2 * loss.detach() / 7
@@ -379,7 +391,7 @@ def test_incoming_gradient_scales():
 def test_second_derivative_is_refused():
     """It would be wrong, so it raises."""
     hidden, weight, labels = example()
-    loss = vocabulary_loss(hidden, weight, labels).smoothed
+    loss = linear_cross_entropy(hidden, weight, labels).smoothed
     with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(loss, hidden, create_graph=True)
 
@@ -387,10 +399,10 @@ def test_second_derivative_is_refused():
 def test_layout_does_not_matter():
     """Transposed vectors and int32 labels give the same numbers."""
     hidden, weight, labels = example()
-    expected = vocabulary_loss(hidden, weight, labels).smoothed
+    expected = linear_cross_entropy(hidden, weight, labels).smoothed
     turned = hidden.transpose(0, 1).contiguous().transpose(0, 1)
     turned_weight = weight.t().contiguous().t()
-    loss = vocabulary_loss(turned, turned_weight, labels.int())
+    loss = linear_cross_entropy(turned, turned_weight, labels.int())
     assert_close(loss.smoothed, expected)
     grads = (
         torch.autograd.grad(x, (hidden, weight))
@@ -407,12 +419,12 @@ def test_autocast_multiplies_in_bfloat16_and_sums_in_float32():
     hidden, weight, labels = example(4, 16, 32, 64, dtype=torch.float32)
     labels.clamp_(min=1)
     with torch.autocast("cpu", torch.bfloat16), Watch() as watch:
-        loss = vocabulary_loss(hidden, weight, labels, chunk=32)
+        loss = linear_cross_entropy(hidden, weight, labels, chunk=32)
     assert watch.products() == [torch.bfloat16] * 6
     exps = [dtype for name, _, dtype in watch.made if name == "exp_"]
     assert exps == [torch.float32] * 2
     logits = (hidden.bfloat16() @ weight.bfloat16().T).float()
-    right = label_smoothing(logits, labels)
+    right = label_smoothed_cross_entropy(logits, labels)
     assert loss.smoothed.dtype == loss.nll.dtype == torch.float32
     assert_close(loss.nll, right.nll)  # exactly these logits, in float32
     assert_close(loss.smoothed, right.smoothed, rtol=1e-4, atol=0)
@@ -428,9 +440,9 @@ def test_autocast_multiplies_in_bfloat16_and_sums_in_float32():
 def test_float16_is_too_coarse_for_probabilities():
     """Under float16 autocast everything is as in float32."""
     hidden, weight, labels = example(dtype=torch.float32)
-    expected = vocabulary_loss(hidden, weight, labels).smoothed
+    expected = linear_cross_entropy(hidden, weight, labels).smoothed
     with torch.autocast("cpu", torch.float16):
-        loss = vocabulary_loss(hidden, weight, labels).smoothed
+        loss = linear_cross_entropy(hidden, weight, labels).smoothed
     assert torch.equal(loss, expected)
     grads = (torch.autograd.grad(x, (hidden, weight)) for x in (loss, expected))
     for ours, theirs in zip(*grads, strict=True):
@@ -442,7 +454,7 @@ def test_half_precision_inputs_get_gradients_of_their_kind(dtype):
     """A model in half precision works too; its losses are float32."""
     hidden, weight, labels = example(4, 16, dtype=torch.float32)
     halves = [x.detach().to(dtype).requires_grad_() for x in (hidden, weight)]
-    loss = vocabulary_loss(*halves, labels)
+    loss = linear_cross_entropy(*halves, labels)
     expected = torchs(hidden @ weight.T, labels)
     assert loss.smoothed.dtype == torch.float32
     assert_close(loss.smoothed, expected, rtol=0.01, atol=0)
@@ -459,7 +471,7 @@ def test_compiled_step_has_the_same_numbers():
     hidden, weight, labels = example()
 
     def step(hidden, weight):
-        return 3 * vocabulary_loss(hidden.tanh(), weight, labels).smoothed
+        return 3 * linear_cross_entropy(hidden.tanh(), weight, labels).smoothed
 
     compiled = torch.compile(step, backend="aot_eager")
     loss, expected = compiled(hidden, weight), step(hidden, weight)
@@ -474,8 +486,8 @@ def test_compiled_step_has_the_same_numbers():
 def test_correct_is_none_unless_asked_for():
     """The readable form always knows, the fast one when asked."""
     hidden, weight, labels = example()
-    assert vocabulary_loss(hidden, weight, labels).correct is None
-    assert Loss(hidden, hidden, hidden).correct is None
+    assert linear_cross_entropy(hidden, weight, labels).correct is None
+    assert LossSums(hidden, hidden, hidden).correct is None
 
 
 def test_correct_with_a_teacher_is_correct_alone():
@@ -495,7 +507,7 @@ def test_correct_with_a_teacher_is_correct_alone():
     tgt = torch.cat([torch.ones(60, 1, dtype=torch.long), labels[:, :-1]], 1)
     hidden = model.decode(tgt, model.encode(src), src)
     matrix = model.embeddings.weight
-    loss = vocabulary_loss(hidden, matrix, labels, with_correct=True)
+    loss = linear_cross_entropy(hidden, matrix, labels, with_correct=True)
     greedy = ((alone[:, 1:] == labels) | (labels == 0)).all(-1)
     assert torch.equal(loss.correct.all(-1), greedy)
     assert 0 < greedy.sum() < 60
@@ -520,17 +532,19 @@ def test_bad_arguments_are_named(changes, message):
     """Both forms say which argument is wrong, and how."""
     arguments = {"labels": LABELS} | changes
     with pytest.raises(ValueError, match=message):
-        label_smoothing(torch.zeros(2, 4, 7), **arguments)
+        label_smoothed_cross_entropy(torch.zeros(2, 4, 7), **arguments)
     with pytest.raises(ValueError, match=message):
-        vocabulary_loss(torch.zeros(2, 4, 3), torch.zeros(7, 3), **arguments)
+        linear_cross_entropy(
+            torch.zeros(2, 4, 3), torch.zeros(7, 3), **arguments
+        )
 
 
 def test_labels_may_be_int32():
     """Token ids of either kind, in the readable form and the targets."""
     logits, short = torch.randn(2, 4, 7), LABELS.int()
     assert torch.equal(
-        label_smoothing(logits, short).smoothed,
-        label_smoothing(logits, LABELS).smoothed,
+        label_smoothed_cross_entropy(logits, short).smoothed,
+        label_smoothed_cross_entropy(logits, LABELS).smoothed,
     )
     assert torch.equal(smoothed_targets(short, 7), smoothed_targets(LABELS, 7))
 
@@ -547,8 +561,8 @@ def test_bad_matrix_and_chunk_are_named():
     """The fast form checks what it alone takes."""
     hidden = torch.zeros(2, 4, 3)
     with pytest.raises(ValueError, match=r"hidden: shape \(2, 4, 3, 1\), but"):
-        vocabulary_loss(hidden[..., None], torch.zeros(7, 3), LABELS)
+        linear_cross_entropy(hidden[..., None], torch.zeros(7, 3), LABELS)
     with pytest.raises(ValueError, match=r"weight: shape \(7, 2\), expected"):
-        vocabulary_loss(hidden, torch.zeros(7, 2), LABELS)
+        linear_cross_entropy(hidden, torch.zeros(7, 2), LABELS)
     with pytest.raises(ValueError, match="chunk: 0, expected at least 1"):
-        vocabulary_loss(hidden, torch.zeros(7, 3), LABELS, chunk=0)
+        linear_cross_entropy(hidden, torch.zeros(7, 3), LABELS, chunk=0)

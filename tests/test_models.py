@@ -8,7 +8,7 @@ import pytest
 from safetensors import safe_open
 
 from transformer_annotated.evaluation import bleu
-from transformer_annotated.translator import Translator, model_names
+from transformer_annotated.workshop.translator import Translator, model_names
 
 ROOT = Path(__file__).resolve().parent.parent
 EACH = pytest.mark.parametrize("name", model_names())

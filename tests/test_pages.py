@@ -83,11 +83,11 @@ def test_figure_1_has_a_link_in_every_box(soup):
     links = [a["href"] for a in figure.find_all("a")]
     chapters = Counter(link.split("/")[-1].split(".")[0] for link in links)
     assert chapters == {
-        "02_attention": 3,
-        "03_embeddings": 4,
-        "04_positions": 1,
-        "05_layers": 7,
-        "06_model": 2,
+        "03_attention": 3,
+        "05_embeddings": 4,
+        "06_positions": 1,
+        "04_layers": 7,
+        "07_model": 2,
     }
 
 
@@ -103,7 +103,7 @@ def test_chapters_can_be_launched_and_downloaded(soup, name):
 
 def test_equations_and_figures_are_numbered(soup):
     """Equations, figures and references to them carry numbers."""
-    page = soup(SITE / "notebooks/02_attention.html")
+    page = soup(SITE / "notebooks/03_attention.html")
     assert len(page.select("span.eqno")) >= 5
     captions = page.select("figure.nb-figure .caption-number")
     assert len(captions) == len(page.select("figure.nb-figure")) >= 6

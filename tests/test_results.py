@@ -6,7 +6,11 @@ from itertools import product
 import pytest
 
 from tests.site import ROOT
-from transformer_annotated.evaluation import SUSTAINED, result, training_flops
+from transformer_annotated.evaluation import (
+    SUSTAINED_FLOPS,
+    result,
+    training_flops,
+)
 
 PAPER = json.loads((ROOT / "results/paper.json").read_text("utf-8"))
 TABLE = {row["model"]: row for row in PAPER["table2"]}
@@ -65,7 +69,7 @@ def test_training_cost_is_time_and_gpus_and_speed():
 
 def test_the_speeds_assumed():
     """Those of the paper's footnote."""
-    tera = {name: speed / 1e12 for name, speed in SUSTAINED.items()}
+    tera = {name: speed / 1e12 for name, speed in SUSTAINED_FLOPS.items()}
     assert tera == PAPER["training"]["tflops_assumed"]
     assert tera == {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}
     with pytest.raises(ValueError, match=r"unknown GPU, 'P10'.*'P100'"):

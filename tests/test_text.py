@@ -14,16 +14,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from transformer_annotated import text
 from transformer_annotated.text import (
-    END,
+    BOS,
+    EOS,
     PAD,
     SPECIALS,
-    START,
-    UNKNOWN,
-    BytePairs,
-    Words,
+    UNK,
+    BPETokenizer,
+    WordTokenizer,
     load_tokenizer,
     train_bpe,
-    train_words,
+    train_word_tokenizer,
 )
 
 ENGLISH = [
@@ -37,8 +37,8 @@ GERMAN = [
     "Der alte Kapitän hat zwei Schiffe, 12 Matrosen und 120 Fässer.",
 ]
 BPE = train_bpe(ENGLISH + GERMAN, vocab_size=400)
-WORDS = train_words({"en": ENGLISH, "de": GERMAN})
-BLANK = train_words({"": ["a b a b c", "c <pad> </s> <pad> </s>"]})
+WORDS = train_word_tokenizer({"en": ENGLISH, "de": GERMAN})
+BLANK = train_word_tokenizer({"": ["a b a b c", "c <pad> </s> <pad> </s>"]})
 HARD = [
     "",
     " ",
@@ -60,7 +60,7 @@ HARD = [
 
 def test_specials_have_the_first_ids():
     """Both tokenisers number the specials 0 to 3, in the same order."""
-    assert (PAD, START, END, UNKNOWN) == (0, 1, 2, 3)
+    assert (PAD, BOS, EOS, UNK) == (0, 1, 2, 3)
     assert SPECIALS == ("<pad>", "<s>", "</s>", "<unk>")
     assert tuple(WORDS.vocab.itos[:4]) == SPECIALS
     assert tuple(map(BPE.tokenizer.id_to_token, range(4))) == SPECIALS
@@ -118,7 +118,7 @@ def test_decode_leaves_out_specials_and_takes_tensors():
         (WORDS, "the ship", "en"),
     ):
         ids = tokenizer.encode(line, language)
-        whole = [START, *ids, END, PAD, UNKNOWN]
+        whole = [BOS, *ids, EOS, PAD, UNK]
         assert tokenizer.decode(whole) == line
         assert tokenizer.decode(torch.tensor(whole)) == line
         assert tokenizer.decode(iter(ids)) == line
@@ -142,9 +142,9 @@ def test_languages_share_ids():
     """One vocabulary: a word common to both languages has the same ids."""
     assert BPE.encode("12", "en") == BPE.encode("12", "de")
     assert WORDS.encode("12", "en") == WORDS.encode("12", "de")
-    assert WORDS.encode("12", "en") != [UNKNOWN]
-    pieces = {p for p in BPE.pieces(ENGLISH[0]) if len(p) > 1}
-    assert pieces & set(BPE.pieces(GERMAN[0]))
+    assert WORDS.encode("12", "en") != [UNK]
+    pieces = {p for p in BPE.tokenize(ENGLISH[0]) if len(p) > 1}
+    assert pieces & set(BPE.tokenize(GERMAN[0]))
     assert BPE.encode_batch(GERMAN, "de") == BPE.encode_batch(GERMAN)
 
 
@@ -214,22 +214,22 @@ def test_merges_are_those_of_the_definition(lines):
 def test_little_text_gives_a_small_vocabulary():
     """Pairs run out before the size is reached; that is no error."""
     little = train_bpe(["ab ab ab"], vocab_size=1000)
-    assert little.pieces("ab ab abc") == ["ab", "▁ab", "▁ab", "c"]
+    assert little.tokenize("ab ab abc") == ["ab", "▁ab", "▁ab", "c"]
     assert little.vocab_size == 4 + 256 + 2
     assert train_bpe(["ab"], vocab_size=260).vocab_size == 260
 
 
 def test_empty_lines_do_no_harm():
     """Training text may have empty lines, at its end too."""
-    assert train_bpe(["", "ab ab", ""]).pieces("ab") == ["ab"]
-    assert train_words({"": ["", "a a", ""]}).pieces("a") == ["a"]
+    assert train_bpe(["", "ab ab", ""]).tokenize("ab") == ["ab"]
+    assert train_word_tokenizer({"": ["", "a a", ""]}).tokenize("a") == ["a"]
 
 
 def test_rare_pairs_are_not_merged():
     """Only pairs as frequent as asked for become pieces."""
     lines = ["ab ab", "cd"]
-    assert train_bpe(lines).pieces("cd") == ["c", "d"]
-    assert train_bpe(lines, min_frequency=1).pieces("cd") == ["cd"]
+    assert train_bpe(lines).tokenize("cd") == ["c", "d"]
+    assert train_bpe(lines, min_frequency=1).tokenize("cd") == ["cd"]
 
 
 def test_training_is_repeatable():
@@ -240,7 +240,9 @@ def test_training_is_repeatable():
     assert turned.tokenizer.to_str() == BPE.tokenizer.to_str()
 
 
-@pytest.mark.parametrize("train", [train_bpe, lambda t: train_words({"": t})])
+@pytest.mark.parametrize(
+    "train", [train_bpe, lambda t: train_word_tokenizer({"": t})]
+)
 def test_training_reads_a_stream_once(train):
     """Text is taken line by line, as it comes."""
     alive = Counter()
@@ -264,7 +266,7 @@ def test_training_text_alone_decides():
     words = WORDS.vocab_size
     for _ in range(3):
         BPE.encode_batch(["Donaudampfschiff"] * 5)
-        assert WORDS.encode("Donaudampfschiff", "de") == [UNKNOWN]
+        assert WORDS.encode("Donaudampfschiff", "de") == [UNK]
     assert (BPE.vocab_size, BPE.encode("Donaudampfschiff")) == before
     assert WORDS.vocab_size == words
     assert len(WORDS.vocab.stoi) == words
@@ -273,9 +275,9 @@ def test_training_text_alone_decides():
 def test_pieces_are_readable():
     """Blanks are shown, halves of characters as bytes, the rest as it is."""
     learned = train_bpe(["schön schön schön"], vocab_size=300)
-    assert learned.pieces("schön schön") == ["schön", "▁schön"]
-    assert learned.pieces("ä\n") == [r"\xc3", r"\xa4", r"\n"]
-    joined = "".join(BPE.pieces(GERMAN[1]))
+    assert learned.tokenize("schön schön") == ["schön", "▁schön"]
+    assert learned.tokenize("ä\n") == [r"\xc3", r"\xa4", r"\n"]
+    joined = "".join(BPE.tokenize(GERMAN[1]))
     assert joined == GERMAN[1].replace(" ", "▁")
 
 
@@ -334,22 +336,22 @@ def test_answers_are_the_callers():
     assert BPE.encode("ship") == expected
 
 
-# Words
+# WordTokenizer
 
 
 def test_words_are_cut_by_the_rules_of_their_language():
     """English cuts contractions, German keeps abbreviations, "" cuts blanks."""
     texts = {"en": ["isn't z.B. it"], "de": ["geht's z.B."], "": ["isn't, x"]}
-    words = train_words(texts, min_frequency=1)
-    assert words.pieces("isn't", "en") == ["is", "n't"]
-    assert words.pieces("z.B.", "de") == ["z.B."]
-    assert words.pieces("isn't, x", "") == ["isn't,", "x"]
-    assert words.pieces("isn't, x") == ["isn't,", "x"]
+    words = train_word_tokenizer(texts, min_frequency=1)
+    assert words.tokenize("isn't", "en") == ["is", "n't"]
+    assert words.tokenize("z.B.", "de") == ["z.B."]
+    assert words.tokenize("isn't, x", "") == ["isn't,", "x"]
+    assert words.tokenize("isn't, x") == ["isn't,", "x"]
 
 
 def test_words_come_by_frequency():
     """The most frequent word is first; equals are in order of the alphabet."""
-    words = train_words({"": ["c b b a a d d d"]}, min_frequency=1)
+    words = train_word_tokenizer({"": ["c b b a a d d d"]}, min_frequency=1)
     assert words.vocab.itos == [*SPECIALS, "d", "a", "b", "c"]
     assert words.encode("a b c d") == [5, 6, 7, 4]
     assert words.vocab_size == 8
@@ -358,9 +360,9 @@ def test_words_come_by_frequency():
 def test_rare_and_unseen_words_are_unknown():
     """A word needs its minimum of occurrences, over all languages."""
     texts = {"en": ["so one"], "de": ["so zwei"]}
-    words = train_words(texts)
+    words = train_word_tokenizer(texts)
     assert words.vocab.itos == [*SPECIALS, "so"]
-    assert words.pieces("so one new", "en") == ["so", "<unk>", "<unk>"]
+    assert words.tokenize("so one new", "en") == ["so", "<unk>", "<unk>"]
     assert words.decode(words.encode("so one new", "en")) == "so"
 
 
@@ -481,15 +483,21 @@ def test_missing_and_broken_files_are_refused(tmp_path):
             lambda: train_bpe(["a", "bc\ud800"]),
             r"texts, sentence 1: lone surrogate U\+D800 at character 2",
         ),
-        (lambda: train_words({"en": []}), r"texts\['en'\]: no text"),
-        (lambda: train_words({}), "texts: "),
-        (lambda: train_words({"": "abc"}), r"texts\[''\]: a single str"),
-        (lambda: train_words({"": ["a b"]}), "2 different words, .* 2 times"),
-        (lambda: train_words({"": ["<s> <s>"]}), "1 different words"),
-        (lambda: train_words({"": ["a"]}, 0), "min_frequency: 0"),
-        (lambda: train_words({"zz": ["a a"]}), "language: 'zz'"),
+        (lambda: train_word_tokenizer({"en": []}), r"texts\['en'\]: no text"),
+        (lambda: train_word_tokenizer({}), "texts: "),
         (
-            lambda: train_words({"": ["a \udfff"]}),
+            lambda: train_word_tokenizer({"": "abc"}),
+            r"texts\[''\]: a single str",
+        ),
+        (
+            lambda: train_word_tokenizer({"": ["a b"]}),
+            "2 different words, .* 2 times",
+        ),
+        (lambda: train_word_tokenizer({"": ["<s> <s>"]}), "1 different words"),
+        (lambda: train_word_tokenizer({"": ["a"]}, 0), "min_frequency: 0"),
+        (lambda: train_word_tokenizer({"zz": ["a a"]}), "language: 'zz'"),
+        (
+            lambda: train_word_tokenizer({"": ["a \udfff"]}),
             r"sentence 0: lone surrogate U\+DFFF at character 2",
         ),
         (lambda: WORDS.encode("a"), "language: '', expected .*'en', 'de'"),
@@ -505,7 +513,7 @@ def test_bad_arguments_are_named(call, says):
 @pytest.mark.parametrize("tokenizer", [BPE, BLANK])
 def test_bad_text_is_named(tokenizer):
     """Half a character has no bytes: said with its place."""
-    for method in (tokenizer.encode, tokenizer.pieces):
+    for method in (tokenizer.encode, tokenizer.tokenize):
         with pytest.raises(
             ValueError, match=r"text: lone surrogate U\+DC80 at character 3"
         ):
@@ -522,7 +530,7 @@ def test_bad_text_is_named(tokenizer):
 
 def test_types():
     """Both kinds are what they say, with ids that are plain ints."""
-    assert isinstance(BPE, BytePairs) and isinstance(WORDS, Words)
+    assert isinstance(BPE, BPETokenizer) and isinstance(WORDS, WordTokenizer)
     assert {type(i) for i in BPE.encode("ship")} == {int}
     assert {type(i) for i in WORDS.encode("the ship", "en")} == {int}
 

@@ -29,7 +29,7 @@ from torch.testing import assert_close
 
 from transformer_annotated import training
 from transformer_annotated.batching import Batch, Batches, collate
-from transformer_annotated.loss import label_smoothing
+from transformer_annotated.loss import label_smoothed_cross_entropy
 from transformer_annotated.model import (
     Transformer,
     TransformerConfig,
@@ -37,26 +37,26 @@ from transformer_annotated.model import (
 )
 from transformer_annotated.optimizer import NoamOptimizer, noam_rate
 from transformer_annotated.training import (
-    ALONE,
+    SINGLE,
     Journal,
-    Learner,
-    Progress,
+    ModelWithLoss,
     TrainingConfig,
     TrainingError,
+    TrainState,
     Worker,
     average_checkpoints,
-    checkpoints,
-    gpu_readings,
+    gpu_stats,
+    list_checkpoints,
     load_checkpoint,
     load_weights,
-    noticing_signals,
-    prune,
+    prune_checkpoints,
     read_metrics,
     save_checkpoint,
     seed_step,
-    stream,
+    stop_on_signals,
     train,
-    update,
+    train_step,
+    training_batches,
     validate,
 )
 
@@ -128,7 +128,7 @@ def go(folder, resume=False, model=None, valid=VALID, **changes):
         replace(CONFIG, **changes),
         folder,
         resume,
-        show=False,
+        progress_bar=False,
     )
 
 
@@ -139,7 +139,7 @@ def a_batch(parts=1, pairs=PAIRS, number=0, max_tokens=60):
 
 def weights_of(folder, step=None):
     """What the last checkpoint of a run holds, or that of a step."""
-    there = checkpoints(folder / "checkpoints")
+    there = list_checkpoints(folder / "checkpoints")
     found = there[-1] if step is None else there[0].with_name(f"step-{step}")
     return load_file(found / "model.safetensors")
 
@@ -266,11 +266,11 @@ def test_seeds_that_torch_cannot_take_are_refused_by_name():
 class Deaf(Worker):
     """One of two workers, who never hears of the other."""
 
-    def total(self, numbers):
+    def all_reduce(self, numbers):
         """What it has itself."""
         return numbers
 
-    def any(self, flag):
+    def any_rank(self, flag):
         """What it knows itself."""
         return flag
 
@@ -280,10 +280,10 @@ def test_parts_of_a_batch_are_as_good_as_the_whole(parts):
     """Two updates, each cut into parts, lead to the same parameters."""
     ends = []
     for count in (1, parts):
-        learner = Learner(tiny(dropout=0.0).double())
+        learner = ModelWithLoss(tiny(dropout=0.0).double())
         optimizer = noam(learner.model, warmup=10)
         for number in (0, 1):
-            update(learner, optimizer, a_batch(count, number=number))
+            train_step(learner, optimizer, a_batch(count, number=number))
         ends.append(learner.model.state_dict())
     for name in ends[0]:
         assert_close(ends[1][name], ends[0][name], rtol=1e-9, atol=1e-11)
@@ -294,10 +294,10 @@ def test_more_parts_than_sentences():
     pairs = ListPairs(PAIRS.sources[:2], PAIRS.targets[:2])
     results = []
     for count in (1, 5):
-        learner = Learner(tiny(dropout=0.0).double())
+        learner = ModelWithLoss(tiny(dropout=0.0).double())
         parts = a_batch(count, pairs)
         assert len(parts) == count
-        sums, norm = update(learner, noam(learner.model), parts)
+        sums, norm = train_step(learner, noam(learner.model), parts)
         results.append((sums, norm, learner.model.embeddings.weight.detach()))
     for ours, theirs in zip(*results, strict=True):
         assert_close(ours, theirs)
@@ -335,7 +335,7 @@ def test_every_token_counts_the_same():
             model.zero_grad()
 
     optimizer = Remembering()
-    sums, norm = update(Learner(model, epsilon=0.0), optimizer, parts)
+    sums, norm = train_step(ModelWithLoss(model, epsilon=0.0), optimizer, parts)
     assert_close(sums / 18, known.detach().float().expand(2))
     for name, gradient in wanted.items():
         assert_close(optimizer.seen[name], gradient)
@@ -350,22 +350,26 @@ def test_the_loss_is_smoothed_but_the_likelihood_is_not():
     (part,) = a_batch()
     inputs, labels = shift_right(part.tgt)
     with torch.no_grad():
-        known = label_smoothing(model(part.src, inputs), labels, 0.3)
-    sums, _ = update(Learner(model, 0.3), noam(model), [part])
+        known = label_smoothed_cross_entropy(
+            model(part.src, inputs), labels, 0.3
+        )
+    sums, _ = train_step(ModelWithLoss(model, 0.3), noam(model), [part])
     assert_close(sums, torch.stack([known.smoothed, known.nll]))
 
 
 def test_among_many_the_gradient_is_what_their_mean_will_be():
     """Gradients of workers are averaged, so each is as many times as large."""
     norms = []
-    for worker in (ALONE, Deaf(0, 3)):
+    for worker in (SINGLE, Deaf(0, 3)):
         model = tiny(dropout=0.0)
-        _, norm = update(Learner(model), noam(model), a_batch(2), worker=worker)
+        _, norm = train_step(
+            ModelWithLoss(model), noam(model), a_batch(2), worker=worker
+        )
         norms.append(norm)
     assert_close(norms[1], 3 * norms[0])
 
 
-class Meeting(Learner):
+class Meeting(ModelWithLoss):
     """A learner that notes when it keeps its gradients to itself."""
 
     alone = 0
@@ -380,7 +384,7 @@ class Meeting(Learner):
 def test_workers_exchange_gradients_once_for_each_update(parts):
     """After the last part, and not before."""
     learner = Meeting(tiny())
-    update(learner, noam(learner.model), a_batch(parts))
+    train_step(learner, noam(learner.model), a_batch(parts))
     assert learner.alone == parts - 1
 
 
@@ -402,7 +406,7 @@ def test_clip():
     for clip, shortened in ((0.0, False), (0.01, True), (1e6, False)):
         model = tiny(dropout=0.0)
         optimizer = Spy(model.parameters(), 16)
-        _, norm = update(Learner(model), optimizer, a_batch(2), clip)
+        _, norm = train_step(ModelWithLoss(model), optimizer, a_batch(2), clip)
         assert norm > 0.1  # before clipping
         wanted = clip if shortened else float(norm)
         assert optimizer.norms == (pytest.approx(wanted, rel=1e-3),)
@@ -414,7 +418,7 @@ def test_the_schedule_ticks_once_for_each_update(parts):
     model = tiny()
     optimizer = noam(model, warmup=100, factor=2.0)
     for number in (1, 2):
-        update(Learner(model), optimizer, a_batch(parts))
+        train_step(ModelWithLoss(model), optimizer, a_batch(parts))
         assert optimizer.steps == number
         assert optimizer.rate == noam_rate(number, 16, 100, 2.0)
 
@@ -425,8 +429,8 @@ def test_the_schedule_ticks_once_for_each_update(parts):
 def test_a_loss_that_is_no_number_changes_nothing(poison):
     """Parameters, moments and schedule stay as they were, to the bit."""
     model = tiny(dropout=0.0)
-    learner, optimizer = Learner(model), noam(model)
-    update(learner, optimizer, a_batch())
+    learner, optimizer = ModelWithLoss(model), noam(model)
+    train_step(learner, optimizer, a_batch())
     if poison == "weight":
         next(model.decoder.parameters()).data[0, 3] = math.inf
     elif poison == "gradient":
@@ -447,7 +451,7 @@ def test_a_loss_that_is_no_number_changes_nothing(poison):
     before = {k: v.clone() for k, v in model.state_dict().items()}
     moments = pickle.dumps(optimizer.state_dict())
     with pytest.raises(FloatingPointError, match=r"loss is .* norm of the gra"):
-        update(learner, optimizer, a_batch(3))
+        train_step(learner, optimizer, a_batch(3))
     after = model.state_dict()
     assert all(
         after[name].numpy().tobytes() == before[name].numpy().tobytes()
@@ -460,13 +464,13 @@ def test_a_loss_that_is_no_number_changes_nothing(poison):
 def test_who_goes_on_after_a_bad_batch_is_not_haunted_by_it():
     """Bad gradients are gone before the next update."""
     model = tiny(dropout=0.0)
-    learner, optimizer = Learner(model), noam(model)
+    learner, optimizer = ModelWithLoss(model), noam(model)
     hook = model.embeddings.weight.register_hook(lambda g: g * math.nan)
     with pytest.raises(FloatingPointError):
-        update(learner, optimizer, a_batch())
+        train_step(learner, optimizer, a_batch())
     hook.remove()
     assert all(p.grad is None for p in model.parameters())
-    update(learner, optimizer, a_batch())
+    train_step(learner, optimizer, a_batch())
 
 
 def test_bfloat16_on_a_processor():
@@ -478,7 +482,9 @@ def test_bfloat16_on_a_processor():
         model.decoder.layers[0].feed_forward.register_forward_hook(
             lambda *seen, kinds=kinds: kinds.append(seen[-1].dtype)
         )
-        sums, norm = update(Learner(model), noam(model), a_batch(2), bf16=bf16)
+        sums, norm = train_step(
+            ModelWithLoss(model), noam(model), a_batch(2), bf16=bf16
+        )
         assert set(kinds) == {torch.bfloat16 if bf16 else torch.float32}
         assert sums.dtype == torch.float32
         assert all(p.dtype == torch.float32 for p in model.parameters())
@@ -497,7 +503,7 @@ def naive(model, pairs, epsilon):
     for i in range(len(pairs.sources)):
         inputs, labels = shift_right(collate([pairs.target(i)], start=True))
         logits = model(collate([pairs.source(i)]), inputs)
-        loss = label_smoothing(logits, labels, epsilon)
+        loss = label_smoothed_cross_entropy(logits, labels, epsilon)
         smoothed, nll = smoothed + float(loss.smoothed), nll + float(loss.nll)
         tokens += labels.numel()
         hits = logits.argmax(-1) == labels
@@ -516,7 +522,7 @@ def test_validation_is_what_a_naive_loop_finds():
     model = tiny(dropout=0.5)
     known = naive(model.eval(), VALID, 0.2)
     for mode in (True, False):
-        learner = Learner(model, 0.2).train(mode)
+        learner = ModelWithLoss(model, 0.2).train(mode)
         scores = validate(learner, VALID, 30)
         assert scores == pytest.approx(known, rel=1e-5)
         assert learner.training is mode and model.training is mode
@@ -527,10 +533,10 @@ def test_validation_of_a_model_that_learned_one_pair():
     """One sentence of three is right, with all its tokens."""
     pairs = ListPairs([[4, 5], [4, 5], [8, 9, 10]], [[5, 4], [5, 7], [10, 9]])
     model = tiny(dropout=0.0)
-    learner, optimizer = Learner(model, 0.0), noam(model, warmup=20)
+    learner, optimizer = ModelWithLoss(model, 0.0), noam(model, warmup=20)
     first = ListPairs(pairs.sources[:1], pairs.targets[:1])
     for _ in range(40):
-        update(learner, optimizer, a_batch(1, first))
+        train_step(learner, optimizer, a_batch(1, first))
     scores = validate(learner, pairs, 30)
     assert scores == pytest.approx(naive(model, pairs, 0.0), rel=1e-4)
     assert scores["valid_exact"] == pytest.approx(1 / 3)
@@ -542,7 +548,7 @@ def test_validation_of_a_model_that_learned_one_pair():
 @pytest.mark.parametrize("parts", [2, 5])
 def test_validation_in_parts(parts):
     """Who has no memory for whole batches gets the same scores in parts."""
-    learner, shapes = Learner(tiny().eval()), []
+    learner, shapes = ModelWithLoss(tiny().eval()), []
     learner.register_forward_pre_hook(
         lambda _, args: shapes.append(len(args[0]))
     )
@@ -556,7 +562,7 @@ def test_validation_in_parts(parts):
 
 def test_validation_in_bfloat16():
     """The same to a few digits."""
-    learner = Learner(tiny().eval())
+    learner = ModelWithLoss(tiny().eval())
     fine, coarse = (
         validate(learner, VALID, 30, bf16) for bf16 in (False, True)
     )
@@ -568,7 +574,7 @@ def test_validation_of_a_hopeless_model():
     """A likelihood beyond what exp can say is still a validation."""
     model = tiny()
     model.embeddings.weight.data *= 1e4
-    scores = validate(Learner(model), VALID, 30)
+    scores = validate(ModelWithLoss(model), VALID, 30)
     assert scores["valid_nll"] > 1000
     assert 1e300 < scores["valid_perplexity"] < math.inf
 
@@ -578,18 +584,18 @@ def test_validation_of_a_hopeless_model():
 
 def test_due():
     """Every third update, and not at the others."""
-    due = [step for step in range(1, 10) if Progress(step=step).due(3)]
+    due = [step for step in range(1, 10) if TrainState(step=step).is_due(3)]
     assert due == [3, 6, 9]
 
 
 def test_judge_and_patience():
     """Each new best starts the count anew; equal is no progress."""
-    progress, config = Progress(), TrainingConfig(patience=2)
+    progress, config = TrainState(), TrainingConfig(patience=2)
     history = []
     for step, nll in enumerate([3.0, 2.0, 2.5, 1.5, 1.5, 1.6], 1):
         progress.step = step
-        assert not progress.over(config)
-        progress.judge(nll)
+        assert not progress.finished(config)
+        progress.record_validation(nll)
         history.append((progress.best_nll, progress.best_step, progress.worse))
     assert history == [
         (3.0, 1, 0),
@@ -599,23 +605,23 @@ def test_judge_and_patience():
         (1.5, 4, 1),
         (1.5, 4, 2),
     ]
-    assert progress.over(config)
-    assert not progress.over(TrainingConfig(patience=0))
-    assert not progress.over(TrainingConfig(patience=3))
+    assert progress.finished(config)
+    assert not progress.finished(TrainingConfig(patience=0))
+    assert not progress.finished(TrainingConfig(patience=3))
 
 
 def test_over_when_all_steps_are_done():
     """At the last step, and beyond, if a run was longer before."""
     config = TrainingConfig(steps=5)
-    over = [Progress(step=step).over(config) for step in (4, 5, 6)]
+    over = [TrainState(step=step).finished(config) for step in (4, 5, 6)]
     assert over == [False, True, True]
 
 
 def test_count():
     """Tokens and losses add up; the window is that of the metrics."""
-    progress = Progress()
-    progress.count(torch.tensor([6.0, 4.0]), 2)
-    progress.count(torch.tensor([1.0, 2.0]), 3)
+    progress = TrainState()
+    progress.record_step(torch.tensor([6.0, 4.0]), 2)
+    progress.record_step(torch.tensor([1.0, 2.0]), 3)
     assert (progress.step, progress.tokens) == (2, 5)
     assert progress.sums == [7.0, 6.0, 5.0]
 
@@ -634,7 +640,10 @@ def test_seed_step():
 def ids(batches):
     """All ids of some updates' parts, to compare."""
     return [
-        [(part.src.tolist(), part.tgt.tolist(), part.tokens) for part in parts]
+        [
+            (part.src.tolist(), part.tgt.tolist(), part.update_tokens)
+            for part in parts
+        ]
         for parts in batches
     ]
 
@@ -643,9 +652,9 @@ def test_a_resumed_stream_is_the_tail_of_the_whole():
     """From every place, over the ends of epochs."""
     config = replace(CONFIG, seed=3)
     count = len(Batches(PAIRS, 40, 3, 0))
-    progress = Progress()
+    progress = TrainState()
     places, whole = [], []
-    for parts in stream(PAIRS, config, progress):
+    for parts in training_batches(PAIRS, config, progress):
         whole.append(parts)
         places.append((progress.epoch, progress.batch))
         if len(whole) == 2 * count + 3:
@@ -655,17 +664,19 @@ def test_a_resumed_stream_is_the_tail_of_the_whole():
     assert known[:count] == ids(Batches(PAIRS, 40, 3, 0, accumulate=2))
     assert known[:count] != known[count : 2 * count]
     for done in (1, count - 1, count, count + 1, 2 * count):
-        again = Progress(epoch=places[done - 1][0], batch=places[done - 1][1])
-        rest = stream(PAIRS, config, again)
+        again = TrainState(epoch=places[done - 1][0], batch=places[done - 1][1])
+        rest = training_batches(PAIRS, config, again)
         tail = [next(rest) for _ in known[done:]]
         assert ids(tail) == known[done:]
         assert (again.epoch, again.batch) == places[-1]
 
 
 def test_each_worker_streams_its_own_parts():
-    """Rank and world reach the batches."""
-    workers = [Worker(rank=rank, world=2) for rank in (0, 1)]
-    first = [next(stream(PAIRS, CONFIG, Progress(), w)) for w in workers]
+    """Rank and world_size reach the batches."""
+    workers = [Worker(rank=rank, world_size=2) for rank in (0, 1)]
+    first = [
+        next(training_batches(PAIRS, CONFIG, TrainState(), w)) for w in workers
+    ]
     for rank, parts in enumerate(first):
         wanted = Batches(PAIRS, 40, 0, 0, rank, 2, 2)[0]
         assert ids([parts]) == ids([wanted])
@@ -682,7 +693,11 @@ def test_batches_for_a_gpu_wait_in_pinned_memory(monkeypatch, device):
 
     monkeypatch.setattr(training, "DataLoader", loader)
     worker = Worker(device=torch.device(device))
-    next(stream(PAIRS, replace(CONFIG, workers=3), Progress(batch=2), worker))
+    next(
+        training_batches(
+            PAIRS, replace(CONFIG, workers=3), TrainState(batch=2), worker
+        )
+    )
     assert seen["pin_memory"] is (device == "cuda")
     assert (seen["num_workers"], seen["sampler"][0]) == (3, 2)
 
@@ -762,13 +777,13 @@ def test_a_run_is_repeatable(tmp_path, uninterrupted):
 def test_dropout_differs_between_updates(tmp_path, monkeypatch):
     """Each update has random numbers of its own."""
     drawn = []
-    real = training.update
+    real = training.train_step
 
     def looking(*args):
         drawn.append(float(torch.rand(())))
         return real(*args)
 
-    monkeypatch.setattr(training, "update", looking)
+    monkeypatch.setattr(training, "train_step", looking)
     go(tmp_path, steps=4)
     assert len(set(drawn)) == 4
 
@@ -781,7 +796,7 @@ def test_each_setting_reaches_the_update(tmp_path, monkeypatch):
         seen.append((learner.epsilon, optimizer.schedule, clip, bf16, worker))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "update", looking)
+    monkeypatch.setattr(training, "train_step", looking)
     with pytest.raises(KeyboardInterrupt):
         go(
             tmp_path,
@@ -792,7 +807,7 @@ def test_each_setting_reaches_the_update(tmp_path, monkeypatch):
             factor=3.0,
         )
     schedule = {"d_model": 16, "warmup": 7, "factor": 3.0}
-    assert seen == [(0.2, schedule, 0.5, True, ALONE)]
+    assert seen == [(0.2, schedule, 0.5, True, SINGLE)]
 
 
 def test_training_starts_from_a_model_in_any_mode(tmp_path):
@@ -817,7 +832,7 @@ def test_patience_ends_a_run(tmp_path, monkeypatch):
         keep=1,
     )
     assert (progress.step, progress.best_step, progress.worse) == (4, 2, 2)
-    kept = [path.name for path in checkpoints(tmp_path / "checkpoints")]
+    kept = [path.name for path in list_checkpoints(tmp_path / "checkpoints")]
     assert kept == ["step-4"]
     assert go(tmp_path, resume=True, patience=2).step == 4
 
@@ -836,7 +851,7 @@ def test_only_the_first_worker_writes(tmp_path, monkeypatch, rank, capfd):
         config,
         folder,
         worker=worker,
-        begun=lambda: begun.append(checkpoints(folder / "checkpoints")),
+        on_start=lambda: begun.append(list_checkpoints(folder / "checkpoints")),
     )
     assert begun == ([[]] if rank == 0 else [])
     assert folder.exists() is (rank == 0)
@@ -862,7 +877,7 @@ def test_nothing_is_begun_that_is_refused(uninterrupted):
                 config,
                 uninterrupted,
                 resume,
-                begun=pytest.fail,
+                on_start=pytest.fail,
             )
 
 
@@ -879,8 +894,8 @@ def test_sentences_too_long_for_a_batch_are_found_at_the_start(tmp_path, which):
     long = ListPairs([*PAIRS.sources, [5] * 60], [*PAIRS.targets, [5]])
     pairs, valid = (long, VALID) if which == "train" else (PAIRS, long)
     with pytest.raises(ValueError, match=r"^batch_tokens: 40, .* least 61"):
-        train(tiny(), pairs, valid, CONFIG, tmp_path, show=False)
-    assert not checkpoints(tmp_path / "checkpoints")
+        train(tiny(), pairs, valid, CONFIG, tmp_path, progress_bar=False)
+    assert not list_checkpoints(tmp_path / "checkpoints")
     assert not read_metrics(tmp_path)
 
 
@@ -900,7 +915,7 @@ def test_compile_is_applied_for_batches_of_any_shape(tmp_path, monkeypatch):
     assert not asked
     go(tmp_path / "compiled", model=models[1], compile=True, **shape)
     ((module, options),) = asked
-    assert isinstance(module, Learner) and options == {"dynamic": True}
+    assert isinstance(module, ModelWithLoss) and options == {"dynamic": True}
     pairs = zip(
         read_metrics(tmp_path / "plain"),
         read_metrics(tmp_path / "compiled"),
@@ -944,7 +959,7 @@ def saved(folder, step=1, seed=1, settings=None, **changes):
     """A checkpoint of a fresh model."""
     model = tiny(seed, **changes)
     return save_checkpoint(
-        folder, model, noam(model), Progress(step=step), settings or {}
+        folder, model, noam(model), TrainState(step=step), settings or {}
     )
 
 
@@ -953,8 +968,8 @@ def test_a_checkpoint_brings_everything_back(tmp_path):
     model = tiny()
     optimizer = noam(model)
     for number in (0, 1):
-        update(Learner(model), optimizer, a_batch(number=number))
-    progress = Progress(2, 3, 4, 5, 6.5, 7.5, 8, 9, [1.0, 2.0, 3.0])
+        train_step(ModelWithLoss(model), optimizer, a_batch(number=number))
+    progress = TrainState(2, 3, 4, 5, 6.5, 7.5, 8, 9, [1.0, 2.0, 3.0])
     settings = {"seed": 0, "factor": 1.0}
     path = save_checkpoint(tmp_path, model, optimizer, progress, settings)
     assert path == tmp_path / "step-2"
@@ -1000,9 +1015,9 @@ def test_only_whole_checkpoints_are_listed(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / ".draft-step-3").mkdir()
     (tmp_path / "step-12.old").mkdir()
-    names = [path.name for path in checkpoints(tmp_path)]
+    names = [path.name for path in list_checkpoints(tmp_path)]
     assert names == ["step-9", "step-10", "step-100"]
-    assert checkpoints(tmp_path / "missing") == []
+    assert list_checkpoints(tmp_path / "missing") == []
 
 
 def test_a_leftover_draft_does_not_disturb(tmp_path):
@@ -1064,11 +1079,11 @@ def test_prune(tmp_path):
     """The last few stay, the others are gone without a trace."""
     for step in (1, 2, 3, 9, 10, 11):
         saved(tmp_path, step)
-    prune(tmp_path, keep=2)
+    prune_checkpoints(tmp_path, keep=2)
     assert {p.name for p in tmp_path.iterdir()} == {"step-10", "step-11"}
-    prune(tmp_path, keep=5)
-    assert len(checkpoints(tmp_path)) == 2
-    prune(tmp_path, keep=1)
+    prune_checkpoints(tmp_path, keep=5)
+    assert len(list_checkpoints(tmp_path)) == 2
+    prune_checkpoints(tmp_path, keep=1)
     assert os.listdir(tmp_path) == ["step-11"]
 
 
@@ -1078,7 +1093,7 @@ def test_prune_sweeps_up_what_killed_processes_left(tmp_path):
         saved(tmp_path, step)
     shutil.copytree(tmp_path / "step-1", tmp_path / ".draft-step-1")
     shutil.copytree(tmp_path / "step-1", tmp_path / ".draft-7")
-    prune(tmp_path, keep=2)
+    prune_checkpoints(tmp_path, keep=2)
     assert sorted(os.listdir(tmp_path)) == ["step-2", "step-3"]
 
 
@@ -1298,7 +1313,7 @@ def test_average_is_the_mean(tmp_path):
         model = tiny()
         for p in model.parameters():
             p.data.fill_(value)
-        optimizer, progress = noam(model), Progress(step=step)
+        optimizer, progress = noam(model), TrainState(step=step)
         paths.append(save_checkpoint(tmp_path, model, optimizer, progress, {}))
     average_checkpoints(paths, tmp_path / "model.safetensors")
     mean = load_file(tmp_path / "model.safetensors")
@@ -1444,7 +1459,7 @@ def nvidia_smi(folder, monkeypatch, text):
 def test_gpu_readings(tmp_path, monkeypatch):
     """Load as a share, memory in MiB, as nvidia-smi tells it."""
     nvidia_smi(tmp_path, monkeypatch, SMI.format(load=100))
-    assert gpu_readings() == [
+    assert gpu_stats() == [
         {"gpu": 0, "load": 0.37, "used": 1024.0, "memory": 16160.0},
         {"gpu": 1, "load": 1.0, "used": 16.0, "memory": 16160.0},
     ]
@@ -1453,33 +1468,33 @@ def test_gpu_readings(tmp_path, monkeypatch):
 def test_no_gpu_no_readings(tmp_path, monkeypatch):
     """Without the program there is nothing to read."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_readings() == []
+    assert gpu_stats() == []
 
 
 def test_a_gpu_that_will_not_say_ends_no_run(tmp_path, monkeypatch):
     """Errors of nvidia-smi, and numbers it has not, are no errors of ours."""
     nvidia_smi(tmp_path, monkeypatch, "#!/bin/sh\necho NVIDIA-SMI has failed")
-    assert gpu_readings() == []
+    assert gpu_stats() == []
     nvidia_smi(tmp_path, monkeypatch, SMI.format(load="[N/A]"))
-    json.dumps(gpu_readings(), allow_nan=False)
+    json.dumps(gpu_stats(), allow_nan=False)
 
 
-def diary(folder, worker=ALONE, show=False, **changes):
+def diary(folder, worker=SINGLE, progress_bar=False, **changes):
     """The diary of a run that has counted two updates."""
-    progress = Progress()
+    progress = TrainState()
     book = training._Diary(
-        folder, progress, replace(CONFIG, **changes), worker, show
+        folder, progress, replace(CONFIG, **changes), worker, progress_bar
     )
     for _ in range(2):
-        progress.count(torch.tensor([8.0, 4.0]), 4)
+        progress.record_step(torch.tensor([8.0, 4.0]), 4)
     return book
 
 
 def test_lines_about_gpus(tmp_path, monkeypatch):
     """Where one trains, and there alone."""
-    monkeypatch.setattr(training, "gpu_readings", lambda: [{"gpu": 0}])
+    monkeypatch.setattr(training, "gpu_stats", lambda: [{"gpu": 0}])
     cuda = Worker(device=torch.device("cuda"))
-    for worker, name in ((cuda, "gpu"), (ALONE, "cpu")):
+    for worker, name in ((cuda, "gpu"), (SINGLE, "cpu")):
         with diary(tmp_path / name, worker, log_every=2) as book:
             book.note(0.5, torch.tensor(3.0))
     (ours,), (theirs,) = (read_metrics(tmp_path / n) for n in ("gpu", "cpu"))
@@ -1489,7 +1504,7 @@ def test_lines_about_gpus(tmp_path, monkeypatch):
 
 def test_only_one_worker_writes(tmp_path, capfd):
     """The others keep a diary without a page."""
-    with diary(tmp_path, Worker(1, 2), show=True, log_every=1) as book:
+    with diary(tmp_path, Worker(1, 2), progress_bar=True, log_every=1) as book:
         book.note(0.5, torch.tensor(3.0))
     assert not os.listdir(tmp_path)
     assert capfd.readouterr() == ("", "")
@@ -1497,13 +1512,13 @@ def test_only_one_worker_writes(tmp_path, capfd):
 
 def test_what_is_shown_where_there_is_no_terminal(tmp_path, capfd):
     """Plain lines instead of a bar; or nothing, if asked."""
-    for show in (True, False):
-        with diary(tmp_path, show=show, log_every=1) as book:
+    for shown in (True, False):
+        with diary(tmp_path, progress_bar=shown, log_every=1) as book:
             book.note(0.5, torch.tensor(3.0))
             book.write({"valid_nll": 1.25, "valid_exact": 0.5})
         out, err = capfd.readouterr()
         assert err == ""
-        if show:
+        if shown:
             first, second = out.splitlines()
             assert first.startswith("update 2: loss 2 tokens/s ")
             assert second.startswith("update 2: nll 1.25 exact 0.5 tokens/s")
@@ -1542,7 +1557,7 @@ def test_a_resume_repairs_the_metrics(tmp_path, uninterrupted):
 def test_time_goes_on(tmp_path):
     """Seconds count the time of both runs, and not that between them."""
     go(tmp_path, steps=2)
-    path = checkpoints(tmp_path / "checkpoints")[-1] / "training.pt"
+    path = list_checkpoints(tmp_path / "checkpoints")[-1] / "training.pt"
     state = torch.load(path, weights_only=True)
     state["progress"]["seconds"] = 1000.0
     torch.save(state, path)
@@ -1556,7 +1571,7 @@ def test_signals_are_noted_inside_and_nowhere_else():
     """The first sets a flag; handlers come back afterwards."""
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     for number in (signal.SIGINT, signal.SIGTERM):
-        with noticing_signals() as asked:
+        with stop_on_signals() as asked:
             assert not asked.is_set()
             signal.raise_signal(number)
             assert asked.is_set()
@@ -1568,7 +1583,7 @@ def test_signals_are_noted_inside_and_nowhere_else():
 def test_who_insists_is_heard():
     """A second Ctrl-C interrupts at once, and handlers come back."""
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), noticing_signals():
+    with pytest.raises(KeyboardInterrupt), stop_on_signals():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == before
@@ -1587,14 +1602,14 @@ def test_a_signal_ends_a_run_after_the_update(
     tmp_path, uninterrupted, monkeypatch, number
 ):
     """With a checkpoint off the beat, and nothing lost."""
-    real = training.update
+    real = training.train_step
 
     def hit(learner, optimizer, *rest):
         if optimizer.steps == 4:
             signal.raise_signal(number)
         return real(learner, optimizer, *rest)
 
-    monkeypatch.setattr(training, "update", hit)
+    monkeypatch.setattr(training, "train_step", hit)
     assert go(tmp_path).step == 5
     assert (tmp_path / "checkpoints/step-5").exists()
     monkeypatch.undo()
@@ -1604,8 +1619,8 @@ def test_a_signal_ends_a_run_after_the_update(
 
 def test_processes_that_prepare_batches_leave_signals_alone(uninterrupted):
     """Whoever stops a job tells all of its processes."""
-    config, progress = replace(CONFIG, workers=1), Progress()
-    batches = stream(PAIRS, config, progress)
+    config, progress = replace(CONFIG, workers=1), TrainState()
+    batches = training_batches(PAIRS, config, progress)
     next(batches)
     [helper] = multiprocessing.active_children()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -1624,7 +1639,7 @@ NURSERY.set_forkserver_preload(
         "torch",
         "torch._dynamo",
         "torchtext.vocab",
-        "transformer_annotated.cli",
+        "transformer_annotated.workshop.cli",
         "tests.test_training",
     ]
 )
@@ -1667,7 +1682,7 @@ def undisturbed(tmp_path_factory):
 
 def assert_all_whole(folder):
     """Every checkpoint that is listed can be read, to the end."""
-    for path in checkpoints(folder / "checkpoints"):
+    for path in list_checkpoints(folder / "checkpoints"):
         model = tiny(seed=3)
         progress = load_checkpoint(path, model, noam(model), {})
         assert path.name == f"step-{progress.step}"
@@ -1818,7 +1833,7 @@ def test_a_full_disk(tmp_path, uninterrupted, file, good):
     folder = tmp_path / "run"
     if good:
         go(folder, steps=5)
-    last = checkpoints(uninterrupted / "checkpoints")[-1]
+    last = list_checkpoints(uninterrupted / "checkpoints")[-1]
     sizes = {path.name: path.stat().st_size for path in last.iterdir()}
     assert sizes["training.pt"] > 2 * sizes["model.safetensors"]
     message = message_with_small_files(folder, sizes[file] - 4000)
@@ -1841,15 +1856,15 @@ def save_with_small_files(folder, d_ff, report):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     model = tiny(d_ff=d_ff)
     optimizer = noam(model)
-    update(Learner(model), optimizer, a_batch())
-    whole = save_checkpoint(folder, model, optimizer, Progress(1), {})
+    train_step(ModelWithLoss(model), optimizer, a_batch())
+    whole = save_checkpoint(folder, model, optimizer, TrainState(1), {})
     size = (whole / "training.pt").stat().st_size
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     messages = []
     for limit in np.linspace(1000, size - 1000, 40, dtype=int).tolist():
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
         try:
-            save_checkpoint(folder, model, optimizer, Progress(2), {})
+            save_checkpoint(folder, model, optimizer, TrainState(2), {})
         except TrainingError as problem:
             messages.append(str(problem))
     report.send(messages)
@@ -1917,7 +1932,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path, monkeypatch):
         assert torch.equal(found[f"tgt.{i}"], part.tgt)
     assert max(row["step"] for row in rows_of(tmp_path)) == 4  # strict JSON
     assert_all_whole(tmp_path)
-    assert checkpoints(tmp_path / "checkpoints")[-1].name == "step-4"
+    assert list_checkpoints(tmp_path / "checkpoints")[-1].name == "step-4"
     for tensor in weights_of(tmp_path).values():
         assert torch.isfinite(tensor).all()
     monkeypatch.undo()
@@ -1950,7 +1965,7 @@ def test_a_validation_that_is_no_number(tmp_path, monkeypatch):
     with pytest.raises(TrainingError, match=r"^update 4: .*validation is nan"):
         go(tmp_path, model=model)
     assert not list(tmp_path.glob("bad-batch*"))
-    assert checkpoints(tmp_path / "checkpoints")[-1].name == "step-2"
+    assert list_checkpoints(tmp_path / "checkpoints")[-1].name == "step-2"
     assert [row["step"] for row in rows_of(tmp_path)] == [3]
 
 
@@ -1973,7 +1988,7 @@ def test_a_run_that_explodes(tmp_path, validate_every, shown):
             checkpoint_every=1,
         )
     rows_of(tmp_path)  # strict JSON
-    for path in checkpoints(tmp_path / "checkpoints"):
+    for path in list_checkpoints(tmp_path / "checkpoints"):
         for tensor in load_file(path / "model.safetensors").values():
             assert torch.isfinite(tensor).all()
 
@@ -1981,16 +1996,16 @@ def test_a_run_that_explodes(tmp_path, validate_every, shown):
 def failing(problem):
     """An update that does not succeed."""
 
-    def update(*_):
+    def train_step(*_):
         raise problem
 
-    return update
+    return train_step
 
 
 def test_no_memory_left(tmp_path, monkeypatch):
     """The advice is to cut the batch into more parts."""
     problem = torch.OutOfMemoryError("CUDA out of memory")
-    monkeypatch.setattr(training, "update", failing(problem))
+    monkeypatch.setattr(training, "train_step", failing(problem))
     (first, _) = Batches(PAIRS, 40, accumulate=2)[0]
     with pytest.raises(TrainingError) as told:
         go(tmp_path)
@@ -2009,12 +2024,14 @@ def test_lost_contact(tmp_path):
     for problem, worker, told in (
         (gloo, two, "update 8: worker 1 of 2 lost contact"),
         (nccl, two, "update 8: worker 1 of 2 lost contact"),
-        (gloo, ALONE, None),
+        (gloo, SINGLE, None),
         (other, two, None),
     ):
         with (
             pytest.raises(RuntimeError) as seen,
-            training._explained(tmp_path, Progress(step=7), a_batch(), worker),
+            training._explained(
+                tmp_path, TrainState(step=7), a_batch(), worker
+            ),
         ):
             raise problem
         if told:
@@ -2026,6 +2043,6 @@ def test_lost_contact(tmp_path):
 
 def test_bugs_are_not_explained_away(tmp_path, monkeypatch):
     """What nobody expected comes through as it is."""
-    monkeypatch.setattr(training, "update", failing(RuntimeError("a bug")))
+    monkeypatch.setattr(training, "train_step", failing(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match=r"^a bug$"):
         go(tmp_path)

@@ -20,17 +20,18 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from tests.test_training import NURSERY, assert_same_run, weights_of
-from transformer_annotated import __version__, cli, training
-from transformer_annotated.cli import main
+from transformer_annotated import __version__, training
 from transformer_annotated.evaluation import bleu
-from transformer_annotated.recipe import read_recipe, recipe_names
 from transformer_annotated.text import load_tokenizer
 from transformer_annotated.training import (
     TrainingError,
-    checkpoints,
+    list_checkpoints,
     read_metrics,
 )
-from transformer_annotated.translator import Translator
+from transformer_annotated.workshop import cli
+from transformer_annotated.workshop.cli import main
+from transformer_annotated.workshop.recipe import read_recipe, recipe_names
+from transformer_annotated.workshop.translator import Translator
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +140,7 @@ def test_train_by_a_recipe(finished):
         "Done after 4 updates. Average the last checkpoints with: "
         f"transformer-annotated average {finished} --last 2"
     )
-    names = [path.name for path in checkpoints(finished / "checkpoints")]
+    names = [path.name for path in list_checkpoints(finished / "checkpoints")]
     assert names == ["step-2", "step-4"]
     assert len(read_metrics(finished)) == 6
 
@@ -733,7 +734,7 @@ def test_bad_changes(tmp_path, change, message):
     words = ["--set", *change.split()]
     line = refuses("train", "copy", "--out", folder, *COPY, *words)
     assert message in line
-    assert not checkpoints(folder / "checkpoints")
+    assert not list_checkpoints(folder / "checkpoints")
 
 
 @pytest.mark.parametrize(
@@ -779,7 +780,7 @@ def test_bad_files(tmp_path, kind, side):
     line = refuses(*arguments)
     if side != "both":
         assert "text." in line and message in line
-    assert not checkpoints(tmp_path / "run/checkpoints")
+    assert not list_checkpoints(tmp_path / "run/checkpoints")
 
 
 GOOD = {
@@ -1015,7 +1016,9 @@ def test_sigterm_to_a_real_process(tmp_path):
                 break
         out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
-    step = checkpoints(folder / "checkpoints")[-1].name.removeprefix("step-")
+    step = list_checkpoints(folder / "checkpoints")[-1].name.removeprefix(
+        "step-"
+    )
     assert out.splitlines()[-1] == (
         f"Stopped at update {int(step):,}. Go on with: transformer-annotated "
         f"train --out {folder} --resume"
@@ -1026,13 +1029,13 @@ def test_sigterm_to_a_real_process(tmp_path):
 def train_there(arguments, report, out):
     """The command in another process, which reports each update."""
     torch.set_num_threads(1)
-    real = training.update
+    real = training.train_step
 
     def reporting(learner, optimizer, *rest):
         report.send(optimizer.steps)
         return real(learner, optimizer, *rest)
 
-    training.update = reporting
+    training.train_step = reporting
     sys.argv = ["transformer-annotated", *arguments]
     with open(out, "w") as file, contextlib.redirect_stdout(file):
         main()
@@ -1059,7 +1062,7 @@ def test_ctrl_c(tmp_path, presses):
     code = process.exitcode
     process.close()
     ours.close()
-    there = checkpoints(folder / "checkpoints")
+    there = list_checkpoints(folder / "checkpoints")
     if code == 0:  # two may arrive as one
         assert "Stopped at update " in said.read_text()
         step = int(there[-1].name.removeprefix("step-"))

@@ -11,10 +11,10 @@ from torch.testing import assert_close
 from tests.test_training import noam
 from transformer_annotated.decoding import beam_search
 from transformer_annotated.model import Transformer, TransformerConfig
-from transformer_annotated.recipe import read_recipe
-from transformer_annotated.text import END, START, train_bpe, train_words
-from transformer_annotated.training import Progress, save_checkpoint
-from transformer_annotated.translator import (
+from transformer_annotated.text import BOS, EOS, train_bpe, train_word_tokenizer
+from transformer_annotated.training import TrainState, save_checkpoint
+from transformer_annotated.workshop.recipe import read_recipe
+from transformer_annotated.workshop.translator import (
     Translation,
     Translator,
     _watched,
@@ -57,7 +57,7 @@ def test_a_translation_is_one_line(translator, monkeypatch):
 def test_a_sentence_is_what_the_search_finds(translator):
     """Encode, search, decode: nothing else happens to a text."""
     ids = translator.tokenizer.encode(TEXTS[0])
-    [[best]] = beam_search(translator.model, torch.tensor([[*ids, END]]))
+    [[best]] = beam_search(translator.model, torch.tensor([[*ids, EOS]]))
     said = translator.tokenizer.decode(best.tokens)
     assert translator.translate(TEXTS[0]) == said != ""
     assert translator.translate([TEXTS[0]]) == [said]
@@ -87,7 +87,9 @@ def test_small_batches_change_nothing(translator, monkeypatch):
         seen.append(tuple(src.shape))
         return beam_search(model, src, **search)
 
-    monkeypatch.setattr("transformer_annotated.translator.beam_search", look)
+    monkeypatch.setattr(
+        "transformer_annotated.workshop.translator.beam_search", look
+    )
     assert translator.translate(TEXTS, extra=5, max_tokens=12) == wanted
     assert len(seen) > 2
     lengths = [length for _, length in seen]
@@ -110,7 +112,7 @@ def test_sentences_may_come_from_a_generator(translator):
 def test_settings_reach_the_search(translator):
     """A beam, a penalty and a limit of length."""
     text = TEXTS[1]
-    ids = [*translator.tokenizer.encode(text), END]
+    ids = [*translator.tokenizer.encode(text), EOS]
     for search in (
         {"beam": 1},
         {"beam": 2, "alpha": 2.0},
@@ -135,7 +137,7 @@ def test_n_best(translator):
 
 def test_words_are_cut_by_the_language_of_the_source():
     """A vocabulary of words needs to know whose."""
-    words = train_words({"de": TEXTS, "en": ["I see the dog."]}, 1)
+    words = train_word_tokenizer({"de": TEXTS, "en": ["I see the dog."]}, 1)
     translator = a_translator(words)
     said = translator.translate(TEXTS[0], extra=2)
     assert set(said.split()) <= set(words.vocab.itos[4:])
@@ -219,7 +221,7 @@ def test_a_run_without_an_average_has_its_last_checkpoint(tmp_path):
     for step, seed in ((1, 1), (2, 3)):
         model = a_translator(seed=seed).model
         save_checkpoint(
-            folder / "checkpoints", model, noam(model), Progress(step), {}
+            folder / "checkpoints", model, noam(model), TrainState(step), {}
         )
     found = Translator.load(folder).model.state_dict()
     assert_close(found, model.state_dict())
@@ -232,7 +234,7 @@ def test_models_can_be_named(tmp_path, translator, monkeypatch):
     """From either shelf; a folder of the same name comes first."""
     shelves = [tmp_path / "one", tmp_path / "two"]
     monkeypatch.setattr(
-        "transformer_annotated.translator._shelves", lambda _: shelves
+        "transformer_annotated.workshop.translator._shelves", lambda _: shelves
     )
     monkeypatch.chdir(tmp_path)
     assert model_names() == []
@@ -291,7 +293,7 @@ def test_explanations_are_what_the_model_attends_to(pre_norm):
 def test_the_first_layer_by_hand(translator):
     """The weights of the first head, from the embedded words."""
     model, ids = translator.model, translator.tokenizer.encode(TEXTS[2])
-    src = torch.tensor([[*ids, END]])
+    src = torch.tensor([[*ids, EOS]])
     with torch.no_grad():
         x = model.source_positions(model.embeddings(src))[0]
         attention = model.encoder.layers[0].self_attention
@@ -303,18 +305,18 @@ def test_the_first_layer_by_hand(translator):
 def test_the_words_of_an_explanation(translator):
     """What is read stands one place to the right of what is said."""
     found = translator.explain(TEXTS[0])
-    assert found.source == [*translator.tokenizer.pieces(TEXTS[0]), "</s>"]
+    assert found.source == [*translator.tokenizer.tokenize(TEXTS[0]), "</s>"]
     assert found.read[0] == "<s>" and found.said[-1] == "</s>"
     assert found.read[1:] == found.said[:-1]
-    ids = [*translator.tokenizer.encode(TEXTS[0]), END]
+    ids = [*translator.tokenizer.encode(TEXTS[0]), EOS]
     [[best]] = beam_search(translator.model, torch.tensor([ids]))
-    assert found.said == translator.tokenizer.show([*best.tokens, END])
+    assert found.said == translator.tokenizer.to_tokens([*best.tokens, EOS])
 
 
 def test_a_target_can_be_given(translator):
     """Then the weights are those of reading it."""
     found = translator.explain(TEXTS[0], " Ja!\n")
-    assert found.said == [*translator.tokenizer.pieces("Ja!"), "</s>"]
+    assert found.said == [*translator.tokenizer.tokenize("Ja!"), "</s>"]
     own = translator.explain(TEXTS[0])
     assert_close(found.encoder, own.encoder)
     assert found.cross.size(2) == len(found.said)
@@ -340,7 +342,7 @@ def test_nothing_cannot_be_explained(translator):
 
 def test_ids_are_shown_by_name(translator):
     """Pieces and special symbols."""
-    ids = [START, *translator.tokenizer.encode("den Hund"), END, 0, 3]
-    shown = translator.tokenizer.show(ids)
+    ids = [BOS, *translator.tokenizer.encode("den Hund"), EOS, 0, 3]
+    shown = translator.tokenizer.to_tokens(ids)
     assert shown[0] == "<s>" and shown[-3:] == ["</s>", "<pad>", "<unk>"]
     assert "".join(shown[1:-3]).replace("▁", " ") == "den Hund"

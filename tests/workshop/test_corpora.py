@@ -16,24 +16,24 @@ from datasets import Dataset, Features, Translation, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_annotated import corpora
-from transformer_annotated.corpora import (
-    KNOWN,
+from transformer_annotated.text import train_bpe, train_word_tokenizer
+from transformer_annotated.workshop import corpora
+from transformer_annotated.workshop.corpora import (
+    CATALOGUE,
     ArrowPairs,
     Corpus,
     CorpusError,
-    CorpusMissing,
+    CorpusNotFound,
     EncodedPairs,
     FilePairs,
-    Part,
+    Subset,
+    corpus_from_files,
     encode_pairs,
     hold_out,
     load,
-    load_files,
     overlap,
-    read_files,
+    read_pairs,
 )
-from transformer_annotated.text import train_bpe, train_words
 
 SHARED = Path(
     os.environ.get("TRANSFORMER_ANNOTATED_DATA")
@@ -130,14 +130,14 @@ def test_packed_files_need_no_ending(tmp_path):
     path = tmp_path / "train"
     for pack in (gz, xz):
         path.write_bytes(pack(b"a\tb\n"))
-        assert list(read_files(path)) == [("a", "b")]
+        assert list(read_pairs(path)) == [("a", "b")]
 
 
 def test_large_files_are_streamed_and_small_ones_held(tmp_path):
     """One character over the limit, and pairs are read again by each loop."""
     path = write(tmp_path / "a.tsv", ["ab\tc", "d\tef"])  # 6 + 1 for each pair
     assert FilePairs(path, hold=8)._held is not None
-    assert read_files(path)._held is not None
+    assert read_pairs(path)._held is not None
     large = FilePairs(path, hold=7)
     assert large._held is None
     assert list(large) == [("ab", "c"), ("d", "ef")]
@@ -161,11 +161,11 @@ def test_a_table_has_one_tab_a_line(tmp_path):
     """Blank lines and Tatoeba's third column pass, other columns do not."""
     path = tmp_path / "a.tsv"
     write(path, ["Go.\tGeh.\tCC-BY 2.0 (France): tatoeba.org", "", " x \ty"])
-    assert list(read_files(path)) == [("Go.", "Geh."), ("", ""), (" x ", "y")]
+    assert list(read_pairs(path)) == [("Go.", "Geh."), ("", ""), (" x ", "y")]
     for line, tabs in (("no tab", 0), ("a\tb\tc", 2), ("a\tb\tc\tCC-BY", 3)):
         write(path, ["a\tb", line])
         with pytest.raises(CorpusError, match=rf"a\.tsv, line 2: {tabs} tabs"):
-            read_files(path)
+            read_pairs(path)
 
 
 def test_only_line_feeds_end_lines(tmp_path):
@@ -174,7 +174,7 @@ def test_only_line_feeds_end_lines(tmp_path):
     assert len(odd.splitlines()) == 8
     a = write(tmp_path / "a", [odd, "b"])
     b = write(tmp_path / "b", ["c", odd])
-    assert list(read_files(a, b)) == [(odd, "c"), ("b", odd)]
+    assert list(read_pairs(a, b)) == [(odd, "c"), ("b", odd)]
 
 
 def test_marks_of_windows_are_removed(tmp_path):
@@ -182,9 +182,9 @@ def test_marks_of_windows_are_removed(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     a.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     b.write_bytes(b"eins\nzwei")
-    assert list(read_files(a, b)) == [("one", "eins"), ("two", "zwei")]
+    assert list(read_pairs(a, b)) == [("one", "eins"), ("two", "zwei")]
     a.write_bytes("one\n\ufefftwo\n".encode())  # only the first is a mark
-    assert list(read_files(a, b))[1] == ("\ufefftwo", "zwei")
+    assert list(read_pairs(a, b))[1] == ("\ufefftwo", "zwei")
 
 
 @pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3), (0, 2), (2, 0)])
@@ -193,7 +193,7 @@ def test_files_of_different_length_are_refused(tmp_path, left, right):
     a = write(tmp_path / "a.en", ["x"] * left)
     b = write(tmp_path / "a.de", ["y"] * right)
     with pytest.raises(CorpusError) as error:
-        read_files(a, b)
+        read_pairs(a, b)
     assert f"a.en: {left} lines" in str(error.value)
     assert f"a.de: {right} lines" in str(error.value)
 
@@ -220,7 +220,7 @@ def test_damaged_files_are_named(tmp_path, content, message):
     path.write_bytes(content)
     for files in ((path,), (path, path)):
         with pytest.raises(CorpusError, match=message) as error:
-            read_files(*files)
+            read_pairs(*files)
         assert "bad.tsv" in str(error.value)
         assert "\n" not in str(error.value)
 
@@ -230,25 +230,25 @@ def test_a_packed_name_on_plain_text_is_refused(tmp_path):
     for end in ("gz", "xz"):
         path = write(tmp_path / f"a.tsv.{end}", ["a\tb"])
         with pytest.raises(CorpusError, match=f"not a .{end} file"):
-            read_files(path)
+            read_pairs(path)
 
 
 def test_missing_files_get_the_nearest_name(tmp_path):
     """Folders, missing files and odd paths each have a message."""
     write(tmp_path / "train.en", ["a"])
     with pytest.raises(CorpusError, match=r"did you mean train\.en\?"):
-        read_files(tmp_path / "trian.en", tmp_path / "train.en")
+        read_pairs(tmp_path / "trian.en", tmp_path / "train.en")
     with pytest.raises(CorpusError, match="a folder, expected a file"):
-        read_files(tmp_path)
+        read_pairs(tmp_path)
     with pytest.raises(CorpusError, match="no such file"):
-        read_files(tmp_path / "nowhere" / "x")
+        read_pairs(tmp_path / "nowhere" / "x")
     with pytest.raises(CorpusError):
-        read_files("a\0b")
+        read_pairs("a\0b")
     with pytest.raises(CorpusError):
-        read_files("x" * 5000)
+        read_pairs("x" * 5000)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CorpusError, match="expected a regular file"):
-        read_files(tmp_path / "pipe")
+        read_pairs(tmp_path / "pipe")
 
 
 @given(left=st.binary(max_size=60), right=st.binary(max_size=60))
@@ -259,7 +259,7 @@ def test_any_bytes_are_pairs_or_a_clear_error(tmp_path_factory, left, right):
     (folder / "b").write_bytes(right)
     for files in ((folder / "a", folder / "b"), (folder / "a",)):
         try:
-            pairs = list(read_files(*files))
+            pairs = list(read_pairs(*files))
         except CorpusError as error:
             message = str(error)
             assert "\n" not in message.replace(str(folder), "")
@@ -281,7 +281,7 @@ def test_any_cut_of_a_packed_file_is_noticed(tmp_path_factory, data, cut):
         packed = pack(b"a\tb\n" + data)
         path.write_bytes(packed[: max(len(packed) - cut, 3)])
         with pytest.raises(CorpusError):
-            read_files(path)
+            read_pairs(path)
 
 
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
@@ -298,7 +298,7 @@ def test_any_flipped_bit_of_a_packed_file_is_noticed(
         content[place % len(content)] ^= 1 << bit
         path.write_bytes(content)
         try:
-            assert list(read_files(path)) == expected
+            assert list(read_pairs(path)) == expected
         except CorpusError as error:
             assert f"a.{end}" in str(error)
 
@@ -355,11 +355,11 @@ def test_held_out_pairs_are_at_most_a_tenth():
 
 def test_parts_are_views():
     """A part of pairs has their order, its length, and indices of its own."""
-    part = Part(PAIRS, np.array([True, False, False, True]))
+    part = Subset(PAIRS, np.array([True, False, False, True]))
     assert len(part) == 2
     assert list(part) == [part[0], part[1]] == [PAIRS[0], PAIRS[3]]
     assert part[-1] == PAIRS[3]
-    other = Part(PAIRS, np.array([True, False, True, False]))
+    other = Subset(PAIRS, np.array([True, False, True, False]))
     assert part.digest != other.digest
 
 
@@ -367,15 +367,15 @@ def test_your_own_files_become_a_corpus(tmp_path):
     """Languages by the names, and a validation part that was held out."""
     a = write(tmp_path / "my.en.gz", [f"one {i}" for i in range(40)], "gz")
     b = write(tmp_path / "my.de", [f"eins {i}" for i in range(40)])
-    corpus = load_files(a, b)
+    corpus = corpus_from_files(a, b)
     assert (corpus.source, corpus.target) == ("en", "de")
     assert [len(p) for p in corpus.splits.values()] == [36, 4]
     check_disjoint(corpus)
-    again = load_files(a, b)
+    again = corpus_from_files(a, b)
     assert list(again.splits["valid"]) == list(corpus.splits["valid"])
     assert repr(corpus) == "Corpus('my.en.gz', en → de, train 36, valid 4)"
-    corpus = load_files(a, b, valid=[a, b], test=[a, b], train_size=7)
-    assert list(corpus.splits["train"]) == list(read_files(a, b))[:7]
+    corpus = corpus_from_files(a, b, valid=[a, b], test=[a, b], train_size=7)
+    assert list(corpus.splits["train"]) == list(read_pairs(a, b))[:7]
     assert [len(p) for p in corpus.splits.values()] == [7, 40, 40]
 
 
@@ -384,17 +384,22 @@ def test_languages_of_your_own_files(tmp_path):
     lines = [f"a {i}\tb {i}" for i in range(20)]
     named = write(tmp_path / "x.en-de.tsv", lines)
     plain = write(tmp_path / "x.tsv", lines)
-    assert load_files(named).source + load_files(named).target == "ende"
-    assert load_files(plain).source == load_files(plain).target == ""
-    corpus = load_files(named, source="fr", target="it", valid=plain)
+    assert (
+        corpus_from_files(named).source + corpus_from_files(named).target
+        == "ende"
+    )
+    assert (
+        corpus_from_files(plain).source == corpus_from_files(plain).target == ""
+    )
+    corpus = corpus_from_files(named, source="fr", target="it", valid=plain)
     assert (corpus.source, corpus.target) == ("fr", "it")
-    assert load_files(plain, named, valid=plain).source == ""
+    assert corpus_from_files(plain, named, valid=plain).source == ""
     with pytest.raises(ValueError, match="valid: 3 files"):
-        load_files(plain, valid=[plain] * 3)
+        corpus_from_files(plain, valid=[plain] * 3)
     with pytest.raises(ValueError, match="train_size: 21, but there are 20"):
-        load_files(plain, valid=plain, train_size=21)
+        corpus_from_files(plain, valid=plain, train_size=21)
     with pytest.raises(ValueError, match="train_size: 0"):
-        load_files(plain, valid=plain, train_size=0)
+        corpus_from_files(plain, valid=plain, train_size=0)
 
 
 # Names
@@ -548,10 +553,10 @@ def test_folders_are_searched_in_order(folder, tmp_path, monkeypatch):
     def first():
         return load("tatoeba").splits["train"][0][0].split()[0]
 
-    with pytest.raises(CorpusMissing, match="go online, or put tatoeba/train"):
+    with pytest.raises(CorpusNotFound, match="go online, or put tatoeba/train"):
         first()
     make(tmp_path / "shared" / "shared" / "data", "far")
-    with pytest.raises(CorpusMissing):
+    with pytest.raises(CorpusNotFound):
         load("tatoeba", folder=folder / "multi30k")
     monkeypatch.chdir(tmp_path / "shared")
     (tmp_path / "shared" / "below").mkdir()
@@ -591,7 +596,9 @@ def test_incomplete_corpora_are_refused(folder, tmp_path):
     (tmp_path / "multi30k" / "raw" / "train.de").unlink()
     with pytest.raises(CorpusError, match=r"train\.de: no such file"):
         load("multi30k", folder=tmp_path)
-    with pytest.raises(CorpusMissing, match="not found; put wmt14-en-de/train"):
+    with pytest.raises(
+        CorpusNotFound, match="not found; put wmt14-en-de/train"
+    ):
         load("wmt14-en-de", folder=folder)
 
 
@@ -652,7 +659,9 @@ def test_wmt14_has_its_millions(
     assert asked[0][0] == ("wmt/wmt14", config)
     assert re.fullmatch("[0-9a-f]{40}", asked[0][1]["revision"])
     assert (corpus.source, corpus.target) == ("en", other)
-    assert len(corpus.splits["train"]) == pairs == KNOWN[name].sizes["train"]
+    assert (
+        len(corpus.splits["train"]) == pairs == CATALOGUE[name].sizes["train"]
+    )
     assert abs(pairs / said - 1) < 0.01
     assert corpus.splits["train"][2] == ("one 2", "un 2")
     back = load(name, source=other)
@@ -674,7 +683,7 @@ def test_multi30k_and_tatoeba_on_the_hub(monkeypatch, tmp_path):
     assert asked[0][0] == ("bentrevett/multi30k", None)
     assert corpus.splits["test"][1] == ("two", "")
     assert list(corpus.splits["test"]) == [("one", "eins"), ("two", "")]
-    with pytest.raises(CorpusMissing, match="multi30k/tok/train"):
+    with pytest.raises(CorpusNotFound, match="multi30k/tok/train"):
         load("multi30k", variant="tok")
     rows = [{"english": f"o {i}", "non_english": f"e {i}"} for i in range(40)]
     features = Features(english=text, non_english=text)
@@ -998,7 +1007,7 @@ def test_from_files_to_ids_with_real_tokenizers(tmp_path):
     assert bpe.decode(encoded.source(7).tolist()) == pairs[7][0]
     assert bpe.decode(encoded.target(7).tolist()) == pairs[7][1]
     assert json.loads((tmp_path / "bpe" / "about.json").read_text())
-    words = train_words(
+    words = train_word_tokenizer(
         {"en": [a for a, _ in pairs], "de": [b for _, b in pairs]}
     )
     by_words = encode_pairs(pairs, words, tmp_path / "words", "en", "de")

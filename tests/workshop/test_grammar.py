@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from transformer_annotated import grammar
-from transformer_annotated.grammar import (
+from transformer_annotated.workshop import grammar
+from transformer_annotated.workshop.grammar import (
     ACCUSATIVE,
     DATIVE,
     NOMINATIVE,
@@ -23,7 +23,7 @@ from transformer_annotated.grammar import (
     lexicon,
     pair,
     sentences,
-    split_of,
+    split_by_hash,
     vocabulary,
 )
 
@@ -528,7 +528,7 @@ def test_splits_share_no_sentence():
     for split in ("train", "valid", "test"):
         drawn = sentences(1500, seed=3, depth=0, split=split)
         drawn += sentences(1500, seed=4, depth=0, split=split)
-        assert {split_of(p.german) for p in drawn} == {split}
+        assert {split_by_hash(p.german) for p in drawn} == {split}
         few[split] = drawn
     for side in ("german", "english"):
         sets = [{getattr(p, side) for p in drawn} for drawn in few.values()]
@@ -539,7 +539,7 @@ def test_split_shares():
     """Three quarters train; the rest is halved, here among two clauses."""
     few, depth = TINY["two clauses"]
     drawn = grammar.all_sentences(few, depth).members()
-    splits = [split_of(pair(sentence).german) for sentence in drawn]
+    splits = [split_by_hash(pair(sentence).german) for sentence in drawn]
     for split, share in (("train", 0.75), ("valid", 0.125), ("test", 0.125)):
         assert abs(splits.count(split) / len(splits) - share) < 0.03
 

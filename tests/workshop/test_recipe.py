@@ -12,11 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_training import NURSERY, at_once
-from transformer_annotated import recipe as module
-from transformer_annotated.corpora import Corpus, load
 from transformer_annotated.model import TransformerConfig, parameter_count
 from transformer_annotated.optimizer import noam_rate
-from transformer_annotated.recipe import (
+from transformer_annotated.text import UNK, load_tokenizer
+from transformer_annotated.training import (
+    TrainingConfig,
+    Worker,
+    list_checkpoints,
+    read_metrics,
+)
+from transformer_annotated.workshop import recipe as module
+from transformer_annotated.workshop.corpora import Corpus, load
+from transformer_annotated.workshop.recipe import (
     CorpusConfig,
     Recipe,
     TokenizerConfig,
@@ -28,13 +35,6 @@ from transformer_annotated.recipe import (
     recipe_names,
     run,
     write_toml,
-)
-from transformer_annotated.text import UNKNOWN, load_tokenizer
-from transformer_annotated.training import (
-    TrainingConfig,
-    Worker,
-    checkpoints,
-    read_metrics,
 )
 
 SMALL = [
@@ -76,7 +76,7 @@ def test_names():
 @pytest.mark.parametrize("name", recipe_names())
 def test_packaged_recipes(name):
     """Each says in its first line what it is for, and builds a model."""
-    file = Path(module.__file__).with_name("recipes") / f"{name}.toml"
+    file = Path(module.__file__).parents[1] / "recipes" / f"{name}.toml"
     assert file.read_text().startswith("# ")
     recipe = read_recipe(name)
     assert isinstance(recipe, Recipe)
@@ -551,8 +551,8 @@ def test_the_vocabulary_is_of_the_training_part_alone(kind):
     config = TokenizerConfig(kind, vocab_size=300)
     tokenizer = learn_tokenizer(corpus, config)
     if kind == "words":
-        assert tokenizer.encode("zebra", "") == [UNKNOWN]
-        assert UNKNOWN not in tokenizer.encode("apple tree apfel baum", "")
+        assert tokenizer.encode("zebra", "") == [UNK]
+        assert UNK not in tokenizer.encode("apple tree apfel baum", "")
     else:
         assert len(tokenizer.encode("zebra")) == 5
         assert len(tokenizer.encode("apple")) == 1
@@ -652,7 +652,7 @@ def test_prepare_does_nothing_the_second_time(tmp_path, monkeypatch):
     """Nothing is loaded, learned or written."""
     first = prepare(small(), tmp_path)
     before = stamps(tmp_path)
-    for name in ("load", "train_words", "encode_pairs"):
+    for name in ("load", "train_word_tokenizer", "encode_pairs"):
         monkeypatch.setattr(module, name, None)
     again = prepare(small("steps=99", "dropout=0.3"), tmp_path)
     assert stamps(tmp_path) == before
@@ -724,7 +724,7 @@ def test_a_corpus_without_validation(tmp_path, monkeypatch):
     )
     ready = prepare(small(), tmp_path)
     assert ready.valid is None and len(ready.train) == 9
-    assert run(small(), tmp_path / "run", show=False).step == 2
+    assert run(small(), tmp_path / "run", progress_bar=False).step == 2
     assert not any("valid_nll" in r for r in read_metrics(tmp_path / "run"))
 
 
@@ -778,7 +778,7 @@ def test_two_processes_prepare_once(tmp_path):
 
 def test_run_leaves_all_that_belongs_to_it(tmp_path):
     """The recipe, the tokenizer, the metrics, and checkpoints."""
-    progress = run(small(), tmp_path, show=False)
+    progress = run(small(), tmp_path, progress_bar=False)
     assert progress.step == 2
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
@@ -790,7 +790,7 @@ def test_run_leaves_all_that_belongs_to_it(tmp_path):
     }
     assert read_recipe(tmp_path / "config.toml") == small()
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
-    (path,) = checkpoints(tmp_path / "checkpoints")
+    (path,) = list_checkpoints(tmp_path / "checkpoints")
     assert path.name == "step-2"
     weights = torch.load(path / "training.pt", weights_only=True)
     assert weights["settings"]["vocab_size"] == tokenizer.vocab_size
@@ -805,7 +805,7 @@ def test_the_seed_decides_the_first_values(tmp_path):
         run(
             small(f"training.seed={seed}", "log_every=1"),
             folder,
-            show=False,
+            progress_bar=False,
         )
         losses.append([row["loss"] for row in read_metrics(folder)])
     assert losses[0] == losses[1] != losses[2]
@@ -816,7 +816,7 @@ def test_run_with_data_prepared_elsewhere(tmp_path):
     prepare(small(), tmp_path / "data")
     before = stamps(tmp_path / "data")
     recipe = small(f"prepared={tmp_path / 'data'}")
-    run(recipe, tmp_path / "deep" / "run", show=False)
+    run(recipe, tmp_path / "deep" / "run", progress_bar=False)
     assert stamps(tmp_path / "data") == before
     assert read_recipe(tmp_path / "deep" / "run" / "config.toml") == recipe
     assert not (tmp_path / "deep" / "run" / "data").exists()
@@ -825,19 +825,24 @@ def test_run_with_data_prepared_elsewhere(tmp_path):
 
 def test_a_run_that_is_refused_leaves_the_other_alone(tmp_path):
     """Neither its recipe nor its tokenizer is overwritten."""
-    run(small(), tmp_path, show=False)
+    run(small(), tmp_path, progress_bar=False)
     before = stamps(tmp_path)
     with pytest.raises(ValueError, match="holds a run already"):
-        run(small("d_ff=32"), tmp_path, show=False)
+        run(small("d_ff=32"), tmp_path, progress_bar=False)
     with pytest.raises(ValueError, match="warmup: 9"):
-        run(small("warmup=9", "steps=3"), tmp_path, resume=True, show=False)
+        run(
+            small("warmup=9", "steps=3"),
+            tmp_path,
+            resume=True,
+            progress_bar=False,
+        )
     assert stamps(tmp_path) == before
     assert (
         run(
             read_recipe(tmp_path / "config.toml"),
             tmp_path,
             resume=True,
-            show=False,
+            progress_bar=False,
         ).step
         == 2
     )
@@ -845,8 +850,11 @@ def test_a_run_that_is_refused_leaves_the_other_alone(tmp_path):
 
 def test_a_resume_notes_what_changed(tmp_path):
     """The recipe in the folder is that of the last run."""
-    run(small(), tmp_path, show=False)
-    assert run(small("steps=3"), tmp_path, resume=True, show=False).step == 3
+    run(small(), tmp_path, progress_bar=False)
+    assert (
+        run(small("steps=3"), tmp_path, resume=True, progress_bar=False).step
+        == 3
+    )
     assert read_recipe(tmp_path / "config.toml").training.steps == 3
 
 
@@ -854,7 +862,17 @@ def test_other_workers_write_nothing(tmp_path, monkeypatch):
     """Only the first writes recipe and tokenizer."""
     seen = {}
 
-    def look(model, train, valid, config, folder, resume, worker, show, begun):
+    def look(
+        model,
+        train,
+        valid,
+        config,
+        folder,
+        resume,
+        worker,
+        progress_bar,
+        on_start,
+    ):
         seen.update(model=model, worker=worker, valid=valid, resume=resume)
 
     monkeypatch.setattr(module, "train", look)

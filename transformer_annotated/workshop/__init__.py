@@ -1,0 +1,1 @@
+"""What a real program needs besides the model: files, checks, speed, commands."""
