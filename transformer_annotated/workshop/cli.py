@@ -20,15 +20,15 @@ from torch import OutOfMemoryError
 from tqdm import tqdm
 
 from .. import __version__
-from ..distributed import setup, was_restarted
+from ..distributed import process_group, was_restarted
 from ..evaluation import _check_tokenizer, bleu, chrf
 from ..text import _write
-from transformer_annotated.training import (
-    TrainingError,
-    TrainState,
+from ..training import TrainState
+from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
     list_checkpoints,
 )
+from .checks import TrainingError
 from .corpora import _lines, read_pairs
 from transformer_annotated.workshop.recipe import (
     Recipe,
@@ -94,7 +94,7 @@ def train_command(
             raise ValueError(f"--data: {data}: nothing prepared there yet; see "
                              "'transformer-annotated prepare --help'")
         chosen = replace(chosen, corpus=replace(chosen.corpus, prepared=data))
-    with setup() as worker:
+    with process_group() as worker:
         if worker.rank == 0:
             print(tomli_w.dumps(chosen.tables()))
         resume = worker.any_rank(resume or was_restarted())  # each machine counts alone

@@ -30,7 +30,10 @@ from transformer_annotated.text import (
     WordTokenizer,
     load_tokenizer,
 )
-from ..training import list_checkpoints, load_weights
+from transformer_annotated.workshop.checkpoints import (
+    list_checkpoints,
+    load_weights,
+)
 from transformer_annotated.workshop.recipe import (
     Recipe,
     _unknown,
