@@ -6,17 +6,18 @@ SITE   := _build/html
 START  := $(shell date +%s)
 EXPORT := transformer_annotated/_modidx.py
 STEP    = @printf '\n\033[1m==> %s\033[0m\n'
-BUILD   = $(BIN)/jupyter-book build . --toc book/_toc.yml -W -n --keep-going
+BUILD   = $(BIN)/jupyter-book build . --toc book/_toc.yml -q -W -n --keep-going
+PIP     = $(BIN)/pip install -q --disable-pip-version-check
 
 # Notebooks and tests run side by side, so each takes one core.
 export OMP_NUM_THREADS := 1
 
-.PHONY: book test serve bench sync address browser clean
+.PHONY: book test test-anywhere serve bench sync address browser clean
 
 # Sphinx does not repeat the warnings of a build that failed, unless it forgets it.
 book: .venv/ready $(EXPORT)  ## Export the notebooks, run them, build the website.
 	$(STEP) "Running the notebooks and building the pages (only what changed)"
-	$(BUILD) || (rm -rf _build/.doctrees; exit 1)
+	@$(BUILD) || (rm -rf _build/.doctrees; exit 1)
 	@printf '\nBuilt in %s s. Open %s\n' "$$(($$(date +%s) - $(START)))" "file://$(CURDIR)/$(SITE)/index.html"
 
 test: .venv/ready browser  ## Check everything.
@@ -24,11 +25,16 @@ test: .venv/ready browser  ## Check everything.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(STEP) "Testing the package, the ledger, and that notebooks and package agree"
-	$(BIN)/pytest -n 2 -m "not site"
+	$(BIN)/pytest -q -n 2 -m "not site"
+	$(STEP) "Testing what computes as on an older processor, in another order"
+	$(BIN)/python tests/anywhere.py --one
 	$(STEP) "Running the notebooks and building the pages, all of them"
 	$(BUILD) --all
 	$(STEP) "Opening every page in a real browser"
-	$(BIN)/pytest -n 2 -m site
+	$(BIN)/pytest -q -n 2 -m site
+
+test-anywhere: .venv/ready  ## Test as on other machines (ten minutes): instructions, threads, order, folders.
+	$(BIN)/python tests/anywhere.py
 
 serve: book  ## Open the website on localhost.
 	$(STEP) "http://localhost:$(PORT) (Ctrl-C stops it)"
@@ -46,7 +52,7 @@ bench: .venv/ready  ## Measure speed side by side with others (quarter of an hou
 
 sync: .venv/ready  ## After editing a notebook: strip its outputs, export it, tidy the code.
 	$(BIN)/nbdev-clean
-	$(BIN)/nbdev-export
+	$(BIN)/python book/export.py
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -58,16 +64,16 @@ clean:  ## Remove everything that was built or installed here.
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/ready: requirements.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; point to one: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11, 3.12 or 3.13 is needed; point to one: make PYTHON=/path/to/python3.11" if not (3, 11) <= sys.version_info < (3, 14) else 0)'
 	$(STEP) "Installing the requirements in .venv (about three minutes, once)"
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --disable-pip-version-check -r requirements.txt -e .
+	@$(PYTHON) -m venv .venv
+	@$(PIP) -r requirements.txt -e .
 	@touch $@
 
 # nbdev writes this file last; modules keep their age when nothing changed.
-$(EXPORT): .venv/ready $(wildcard notebooks/*.ipynb transformer_annotated/[!_]*.py)
+$(EXPORT): .venv/ready $(wildcard notebooks/*.ipynb notebooks/*/*.ipynb transformer_annotated/[!_]*.py transformer_annotated/*/[!_]*.py)
 	$(STEP) "Exporting the notebooks to the package"
-	$(BIN)/nbdev-export
+	@$(BIN)/python book/export.py
 
 # The browser tests take any Chromium or Chrome that is installed.
 browser: .venv/ready
