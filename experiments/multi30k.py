@@ -17,12 +17,12 @@ from sacremoses import MosesDetokenizer
 
 from benchmarks.report import write_result
 from transformer_annotated.evaluation import bleu, evaluate
-from transformer_annotated.training import (
+from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
     list_checkpoints,
-    read_metrics,
 )
 from transformer_annotated.workshop.corpora import Corpus, load
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.translator import Translator
 
 PUBLISHED = 41.02

@@ -17,11 +17,11 @@ import torch
 from benchmarks.report import write_result
 from transformer_annotated.evaluation import bleu, evaluate
 from transformer_annotated.model import parameter_count
-from transformer_annotated.training import (
+from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
     list_checkpoints,
-    read_metrics,
 )
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import load_corpus, read_recipe
 from transformer_annotated.workshop.translator import Translator
 

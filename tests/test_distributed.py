@@ -22,7 +22,9 @@ import torch.distributed as dist
 from transformer_annotated import training
 from transformer_annotated.batching import Batches
 from transformer_annotated.distributed import (
-    setup,
+    SINGLE,
+    Worker,
+    process_group,
     training_step_flops,
     was_restarted,
 )
@@ -32,16 +34,17 @@ from transformer_annotated.model import (
     parameter_count,
 )
 from transformer_annotated.training import (
-    SINGLE,
     ModelWithLoss,
     TrainingConfig,
-    TrainingError,
-    Worker,
-    list_checkpoints,
-    read_metrics,
     train,
     validate,
 )
+from transformer_annotated.workshop.checkpoints import (
+    list_checkpoints,
+    load_weights,
+)
+from transformer_annotated.workshop.checks import TrainingError
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import read_recipe
 
 ROOT = Path(__file__).parent.parent
@@ -96,7 +99,7 @@ def learn(folder, worker, resume=False):
 
 def work(folder: Path, number: int, name: str) -> None:
     """What a worker does, from beginning to end, in either of its lives."""
-    with setup() as worker:
+    with process_group() as worker:
         if not was_restarted():
             if name == "KILL":
                 answer(folder, worker)
@@ -241,9 +244,7 @@ def test_two_workers_validate_as_one(answers, two):
     rows = [len(b) for b in Batches(Copies(2, 7), BATCH_TOKENS).rows]
     assert 1 in rows
     model = new_model()
-    training.load_weights(
-        model, list_checkpoints(two / "run-0/checkpoints")[-1]
-    )
+    load_weights(model, list_checkpoints(two / "run-0/checkpoints")[-1])
     expected = validate(ModelWithLoss(model), Copies(2, 7), BATCH_TOKENS)
     for answer in answers:
         assert answer["valid"] == pytest.approx(expected, rel=1e-5)
@@ -281,7 +282,7 @@ def test_alone_without_torchrun(monkeypatch):
     """A process that torchrun has not started is the only one."""
     for name in TORCHRUN:
         monkeypatch.delenv(name, raising=False)
-    with setup() as worker:
+    with process_group() as worker:
         assert worker == Worker(0, 1, worker.device)
         assert worker.any_rank(True)
         assert not worker.any_rank(False)
@@ -328,7 +329,7 @@ def place(monkeypatch, rank, world_size, local):
 def test_each_worker_has_a_gpu_of_its_own(monkeypatch, gpus):
     """Worker 9 of 16 is the second of its machine: cuda:1, by NCCL."""
     place(monkeypatch, 9, 16, 1)
-    with setup(minutes=3) as worker:
+    with process_group(timeout_minutes=3) as worker:
         assert worker == Worker(9, 16, torch.device("cuda:1"))
     device, (names, options), end = gpus
     assert device == torch.device("cuda:1")
@@ -349,7 +350,7 @@ def test_workers_do_not_meet_those_of_an_earlier_life(monkeypatch, gpus):
     stores = []
     for life in ("0", "1", "1"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", life)
-        with setup():
+        with process_group():
             stores.append(gpus[-1][1]["store"])
     stores[0].set("address", "of a dead worker")
     assert stores[0].check(["address"])
@@ -361,7 +362,7 @@ def test_workers_do_not_meet_those_of_an_earlier_life(monkeypatch, gpus):
 def test_a_worker_that_failed_does_not_wait_for_the_others(monkeypatch, gpus):
     """After an error the group is left as it is; to end it might hang."""
     place(monkeypatch, 0, 2, 0)
-    with pytest.raises(TrainingError, match="enough"), setup():
+    with pytest.raises(TrainingError, match="enough"), process_group():
         raise TrainingError("enough")
     assert "end" not in gpus
 
@@ -377,7 +378,7 @@ def test_a_worker_that_failed_does_not_wait_for_the_others(monkeypatch, gpus):
 def test_what_does_not_fit_is_named(monkeypatch, gpus, variables, message):
     """Missing variables, and more processes than GPUs."""
     place(monkeypatch, *variables)
-    with pytest.raises(ValueError, match=message), setup():
+    with pytest.raises(ValueError, match=message), process_group():
         pass
 
 

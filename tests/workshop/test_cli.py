@@ -18,19 +18,17 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from tests.runs import NURSERY, assert_same_run, weights_of
 from tests.site import ROOT
-from tests.test_training import NURSERY, assert_same_run, weights_of
 from transformer_annotated import __version__, training
 from transformer_annotated.evaluation import bleu
 from transformer_annotated.text import load_tokenizer
-from transformer_annotated.training import (
-    TrainingError,
-    list_checkpoints,
-    read_metrics,
-)
 from transformer_annotated.workshop import recipe
+from transformer_annotated.workshop.checkpoints import list_checkpoints
+from transformer_annotated.workshop.checks import TrainingError
 from transformer_annotated.workshop.cli import _recipe_for, main
 from transformer_annotated.workshop.files import model_names
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import read_recipe, recipe_names
 from transformer_annotated.workshop.translator import Translator
 
@@ -658,7 +656,9 @@ def test_help_does_not_wait_for_torch():
     """Nor for anything else that only a command needs."""
     code = """if True:
         import sys
-        from transformer_annotated.workshop.cli import main
+        from transformer_annotated.workshop.checkpoints import list_checkpoints
+from transformer_annotated.workshop.checks import TrainingError
+from transformer_annotated.workshop.cli import main
         sys.argv = ["transformer-annotated", "--help"]
         try:
             main()

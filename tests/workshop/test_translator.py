@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from tests.test_training import noam
+from tests.runs import noam
 from transformer_annotated.decoding import beam_search
 from transformer_annotated.model import Transformer, TransformerConfig
 from transformer_annotated.text import BOS, EOS, train_bpe, train_word_tokenizer
-from transformer_annotated.training import TrainState, save_checkpoint
+from transformer_annotated.workshop.checkpoints import save_checkpoint
 from transformer_annotated.workshop.files import model_names, read_toml
 from transformer_annotated.workshop.recipe import read_recipe
 from transformer_annotated.workshop.translator import (
@@ -221,8 +221,9 @@ def test_a_run_without_an_average_has_its_last_checkpoint(tmp_path):
     (folder / "model.safetensors").unlink()
     for step, seed in ((1, 1), (2, 3)):
         model = a_translator(seed=seed).model
+        progress = {"step": step}
         save_checkpoint(
-            folder / "checkpoints", model, noam(model), TrainState(step), {}
+            folder / "checkpoints", model, noam(model), progress, {}
         )
     found = Translator.load(folder).model.state_dict()
     assert_close(found, model.state_dict())

@@ -104,7 +104,7 @@ def train_command(
     """Train a model: by a recipe, or on two files of your own."""
     import tomli_w
 
-    from transformer_annotated.distributed import setup, was_restarted
+    from transformer_annotated.distributed import process_group, was_restarted
     from transformer_annotated.workshop.recipe import run
 
     chosen = resolve_recipe(
@@ -114,7 +114,7 @@ def train_command(
             raise ValueError(f"--data: {data}: nothing prepared there yet; see "
                              "'transformer-annotated prepare --help'")
         chosen = replace(chosen, corpus=replace(chosen.corpus, prepared=data))
-    with setup() as worker:
+    with process_group() as worker:
         if worker.rank == 0:
             print(tomli_w.dumps(chosen.tables()))
         resume = worker.any_rank(            # each machine counts alone
@@ -150,7 +150,7 @@ def closing_message(
     progress: "TrainState", recipe: "Recipe", out: Path
 ) -> str:
     """What to say at the end."""
-    from transformer_annotated.training import list_checkpoints
+    from transformer_annotated.workshop.checkpoints import list_checkpoints
 
     if not progress.finished(recipe.training):
         return (f"Stopped at update {progress.step:,}. Go on with: "
@@ -200,7 +200,7 @@ def average_command(
         "and 20 for big ones.")] = 5,
 ) -> None:
     """Average the last checkpoints of a run into DIR/model.safetensors."""
-    from transformer_annotated.training import (
+    from transformer_annotated.workshop.checkpoints import (
         average_checkpoints,
         list_checkpoints,
     )

@@ -22,11 +22,7 @@ from typing import Any, BinaryIO
 
 import tomli_w
 
-from transformer_annotated.workshop.checks import (
-    first_line,
-    suggestion,
-    unknown_name,
-)
+from .checks import suggestion, unknown_name
 
 # %% ../../notebooks/workshop/files.ipynb #6ab2b77a
 class CorpusError(ValueError):

@@ -19,6 +19,7 @@ import tomli_w
 import torch
 from filelock import FileLock
 
+from ..distributed import SINGLE, Worker
 from transformer_annotated.model import (
     Transformer,
     TransformerConfig,
@@ -32,14 +33,8 @@ from transformer_annotated.text import (
     train_bpe,
     train_word_tokenizer,
 )
-from transformer_annotated.training import (
-    SINGLE,
-    TrainingConfig,
-    TrainState,
-    Worker,
-    _check_types,
-    train,
-)
+from ..training import TrainingConfig, TrainState, train
+from .checks import check_types
 from transformer_annotated.workshop.corpora import (
     Corpus,
     EncodedPairs,
@@ -88,7 +83,7 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be meant."""
-        _check_types(self)
+        check_types(self)
 
 
 @dataclass(frozen=True)
@@ -109,7 +104,7 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be meant."""
-        _check_types(self)
+        check_types(self)
         if not self.max_length:
             raise ValueError("max_length: 0, expected at least 1")
         if self.kind not in ("byte-pairs", "words"):

@@ -29,6 +29,10 @@ from transformer_annotated.text import (
     WordTokenizer,
     load_tokenizer,
 )
+from transformer_annotated.workshop.checkpoints import (
+    list_checkpoints,
+    load_weights,
+)
 from .checks import check_at_least, unknown_name
 from transformer_annotated.workshop.files import (
     find_model,
@@ -61,8 +65,6 @@ def _read_config(
 
 def _load_weights(model: Transformer, folder: Path) -> None:
     """Read the average of a run's checkpoints, or else the last of them."""
-    from transformer_annotated.training import list_checkpoints, load_weights
-
     if not (folder / "model.safetensors").exists():
         found = list_checkpoints(folder / "checkpoints")
         if not found:
