@@ -1,22 +1,21 @@
 """Time and memory of the vocabulary loss, beside logits and cross_entropy.
 
-python benchmarks/loss.py [--rounds 7] [--threads 2]: writes results/loss.json.
+    python -m benchmarks.loss [--rounds 7] [--threads 2]
+
+Writes results/loss.json.
 """
 
 import argparse
-import json
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.report import write_result
 from transformer_annotated.loss import (
     label_smoothed_cross_entropy,
     linear_cross_entropy,
@@ -87,7 +86,7 @@ def peak(loss: Callable[..., Tensor], data: tuple[Tensor, ...]) -> int:
     return most
 
 
-def measure(name: str, rounds: int) -> dict:
+def measure(name: str, rounds: int) -> list[dict]:
     """All forms at one size, taking turns."""
     data = inputs(*SIZES[name])
     forms = {"cross_entropy": plain, "label_smoothing": readable}
@@ -98,44 +97,41 @@ def measure(name: str, rounds: int) -> dict:
             duration = seconds(loss, data)
             if turn:  # the first round warms up
                 times[form].append(duration)
-    table = {}
+    tokens, d_model, vocab = SIZES[name]
+    sizes = {"tokens": tokens, "d_model": d_model, "vocab_size": vocab}
+    rows = []
     for form, loss in forms.items():
         pairs = zip(times["cross_entropy"], times[form], strict=True)
         ratios = [theirs / ours for theirs, ours in pairs]
-        table[form] = {
+        measured = {
+            "size": name,
+            **sizes,
+            "form": form,
             "seconds": round(min(times[form]), 4),
             "times_faster": round(statistics.median(ratios), 3),
             "times_faster_range": [round(f(ratios), 3) for f in (min, max)],
             "peak_megabytes": round(peak(loss, data) / 1e6, 1),
         }
-        print(f"{name} {form:16}", table[form], flush=True)
-    tokens, d_model, vocab = SIZES[name]
-    sizes = {"tokens": tokens, "d_model": d_model, "vocab_size": vocab}
-    return sizes | {"forms": table}
+        rows.append(measured)
+    return rows
 
 
 def main() -> None:
     """Measure both sizes and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    results = {
-        "command": " ".join(["python", *sys.argv]),
-        "seed": SEED,
-        "rounds": options.rounds,
-        "threads": options.threads,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-        "machine": platform.machine(),
-        "sizes": {name: measure(name, options.rounds) for name in SIZES},
-    }
-    path = Path(__file__).parents[1] / "results" / "loss.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    rows = [row for name in SIZES for row in measure(name, options.rounds)]
+    write_result(
+        "loss",
+        rows,
+        ("torch",),
+        seed=SEED,
+        rounds=options.rounds,
+        threads=options.threads,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Training speed of this model and of others, side by side in one run.
 
-    python benchmarks/training.py [--size tiny|base] [--rounds 3]
+    python -m benchmarks.training [--size tiny|base] [--rounds 3]
 
 All get the same sizes, the same padded batches with the lengths of Multi30k,
 the same loss and Adam, and dropout in all layers (PyTorch's modules have none
@@ -15,13 +15,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from report import write
 from torch import Tensor, nn
 
+from benchmarks.report import write_result
 from transformer_annotated.batching import collate
 from transformer_annotated.model import Transformer, TransformerConfig
 from transformer_annotated.optimizer import adam
@@ -183,11 +182,10 @@ def contestants() -> dict[str, Callable]:
 
 
 def arguments(what: str) -> argparse.Namespace:
-    """Which size to compare, how often, and where to write it."""
+    """Which size to compare, and how often."""
     parser = argparse.ArgumentParser(description=what.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
 
@@ -221,11 +219,11 @@ def main() -> None:
         }
         for name, value in speed.items()
     ]
-    write(
-        given.out or Path(f"results/training-{given.size}.json"),
+    write_result(
+        f"training-{given.size}",
         rows,
+        ("torch", "transformers"),
         seed=SEED,
-        libraries=("torch", "transformers"),
         size=given.size,
         vocabulary=VOCABULARY,
         threads=torch.get_num_threads(),

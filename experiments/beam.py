@@ -1,6 +1,6 @@
 """Beam size and length penalty: what they do to BLEU, length and score.
 
-    python -m experiments.beam MODEL [--pairs 500]
+    python -m experiments.beam [--model NAME] [--pairs 2000]
 
 Translates validation pairs of the model's corpus with beams from 1 to 16, each
 with penalties from none to too much. Writes results/beam.json.
@@ -8,14 +8,13 @@ with penalties from none to too much. Writes results/beam.json.
 
 import argparse
 from itertools import islice, product
-from pathlib import Path
 
-from benchmarks.report import write
-from transformer_annotated.evaluation import bleu
-from transformer_annotated.workshop.recipe import load_corpus
+from benchmarks.report import write_result
+from transformer_annotated.evaluation import evaluate
+from transformer_annotated.workshop.files import find_model
+from transformer_annotated.workshop.recipe import load_corpus, read_recipe
 from transformer_annotated.workshop.translator import Translator
 
-ROOT = Path(__file__).resolve().parent.parent
 BEAMS = (1, 2, 4, 8, 16)
 ALPHAS = (0.0, 0.6, 1.0, 2.0)
 
@@ -23,32 +22,29 @@ ALPHAS = (0.0, 0.6, 1.0, 2.0)
 def main() -> None:
     """Every beam with every penalty."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model")
-    parser.add_argument("--pairs", type=int, default=500)
+    parser.add_argument("--model", default="tatoeba-de-en")
+    parser.add_argument("--pairs", type=int, default=2000)
     options = parser.parse_args()
     translator = Translator.load(options.model)
-    corpus = load_corpus(translator.recipe.corpus)
-    pairs = list(islice(iter(corpus.splits["valid"]), options.pairs))
-    sources, references = map(list, zip(*pairs, strict=True))
-    words = sum(len(line.split()) for line in references)
+    recipe = read_recipe(find_model(options.model) / "config.toml")
+    valid = load_corpus(recipe.corpus).splits["valid"]
+    pairs = list(islice(iter(valid), options.pairs))
     rows = []
     for beam, alpha in product(BEAMS, ALPHAS):
-        said = translator.translate(sources, beam=beam, alpha=alpha)
-        rows.append(
-            {
-                "beam": beam,
-                "alpha": alpha,
-                "bleu": round(bleu(said, references).value, 2),
-                "length": round(
-                    sum(len(line.split()) for line in said) / words, 4
-                ),
-            }
-        )
-        print(rows[-1], flush=True)
-    write(
-        ROOT / "results/beam.json",
+        found = evaluate(translator, pairs, beam=beam, alpha=alpha)
+        row = {
+            "beam": beam,
+            "alpha": alpha,
+            "bleu": round(found.bleu.value, 2),
+            "length": round(found.length_ratio, 4),
+        }
+        rows.append(row)
+        print(row, flush=True)
+    write_result(
+        "beam",
         rows,
         ("torch", "sacrebleu"),
+        seed=None,
         model=options.model,
         pairs=len(pairs),
     )

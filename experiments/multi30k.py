@@ -15,17 +15,16 @@ from pathlib import Path
 
 from sacremoses import MosesDetokenizer
 
-from benchmarks.report import write
-from transformer_annotated.evaluation import bleu
-from transformer_annotated.training import (
+from benchmarks.report import write_result
+from transformer_annotated.evaluation import bleu, evaluate
+from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
     list_checkpoints,
-    read_metrics,
 )
 from transformer_annotated.workshop.corpora import Corpus, load
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.translator import Translator
 
-ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = 41.02
 SEARCHES = {
     "as published": {"beam": 5, "alpha": 1.0, "offset": 0},
@@ -38,11 +37,12 @@ ALPHAS = (0.6, 1.0, 1.4, 2.0)  # as published but for these
 def score(translator: Translator, search: dict, corpora: dict) -> dict:
     """Translate the test set with a search, and score it both ways."""
     tokenised, raw = (corpora[variant].splits["test"] for variant in corpora)
-    sources, tokens = map(list, zip(*tokenised, strict=True))
-    said = translator.translate(sources, **search)
+    found = evaluate(
+        translator, tokenised, tokenize="none", n_bootstrap=1000, **search
+    )
     detokenize = MosesDetokenizer("de").detokenize
-    plain = [detokenize(line.split()) for line in said]
-    ours = bleu(said, tokens, tokenize="none", bootstrap=1000)
+    plain = [detokenize(line.split()) for line in found.outputs]
+    ours = found.bleu
     theirs = bleu(plain, [target for _, target in raw], lowercase=True)
     return {
         "settings": search,
@@ -51,20 +51,19 @@ def score(translator: Translator, search: dict, corpora: dict) -> dict:
         "tokenised_signature": ours.signature,
         "sacrebleu": round(theirs.value, 2),
         "sacrebleu_signature": theirs.signature,
-        "words": sum(len(line.split()) for line in said)
-        / sum(len(line.split()) for line in tokens),
+        "words": found.length_ratio,
     }
 
 
 def choose(translator: Translator, corpus: Corpus) -> dict[float, float]:
     """BLEU on the validation part for each of the penalties."""
-    sources, tokens = map(list, zip(*corpus.splits["valid"], strict=True))
-    found = {}
+    scores = {}
     for alpha in ALPHAS:
         search = SEARCHES["as published"] | {"alpha": alpha}
-        said = translator.translate(sources, **search)
-        found[alpha] = round(bleu(said, tokens, tokenize="none").value, 2)
-    return found
+        valid = corpus.splits["valid"]
+        found = evaluate(translator, valid, tokenize="none", **search)
+        scores[alpha] = round(found.bleu.value, 2)
+    return scores
 
 
 def main() -> None:
@@ -91,15 +90,15 @@ def main() -> None:
     rows.append(about | score(translator, best, corpora))
     metrics = read_metrics(options.run)
     valid = [row for row in metrics if "valid_nll" in row]
-    write(
-        ROOT / "results/multi30k-en-de.json",
+    write_result(
+        "multi30k-en-de",
         rows,
         ("torch", "sacrebleu", "sacremoses"),
+        seed=translator.tables["training"]["seed"],
         published=PUBLISHED,
         updates=metrics[-1]["step"],
         epochs=metrics[-1]["epoch"],
         hours=round(metrics[-1]["seconds"] / 3600, 2),
-        seed=translator.recipe.training.seed,
         valid_bleu_by_alpha=chosen,
         last_valid_perplexity=round(valid[-1]["valid_perplexity"], 3),
         best_valid_perplexity=round(

@@ -1,6 +1,6 @@
 """Models for everyday sentences on the news: an honest figure out of domain.
 
-    python -m experiments.news FOLDER MODEL [MODEL ...]
+    python -m experiments.news FOLDER [MODEL ...]
 
 FOLDER holds newstest2013.en and newstest2013.de, the paper's development set.
 Scores the outputs in all the ways that people call BLEU. Writes
@@ -10,47 +10,39 @@ results/news.json.
 import argparse
 from pathlib import Path
 
-from benchmarks.report import write
-from transformer_annotated.evaluation import bleu, bleu_variants
+from benchmarks.report import write_result
+from transformer_annotated.evaluation import bleu_variants, evaluate
 from transformer_annotated.workshop.corpora import read_pairs
+from transformer_annotated.workshop.files import model_names
 from transformer_annotated.workshop.translator import Translator
 
-ROOT = Path(__file__).resolve().parent.parent
+
+def measure(folder: Path, name: str) -> dict:
+    """Translate the news with a model, and score it."""
+    translator = Translator.load(name)
+    languages = translator.source, translator.target
+    pairs = read_pairs(*(folder / f"newstest2013.{code}" for code in languages))
+    found = evaluate(translator, pairs, n_bootstrap=1000)
+    variants = bleu_variants(found.outputs, found.references, translator.target)
+    return {
+        "model": name,
+        "pairs": len(pairs),
+        "interval": [round(found.bleu.low, 2), round(found.bleu.high, 2)],
+        "scores": {
+            way.name: {"value": round(way.value, 2), "signature": way.signature}
+            for way in variants
+        },
+    }
 
 
 def main() -> None:
-    """Translate the news with each model, and score it."""
+    """All models that were asked for, or all that come with the book."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("models", nargs="+")
+    parser.add_argument("models", nargs="*", default=model_names())
     options = parser.parse_args()
-    rows = []
-    for name in options.models:
-        translator = Translator.load(name)
-        corpus = translator.recipe.corpus
-        files = (
-            options.folder / f"newstest2013.{language}"
-            for language in (corpus.source, corpus.target)
-        )
-        sources, references = map(list, zip(*read_pairs(*files), strict=True))
-        said = translator.translate(sources)
-        score = bleu(said, references, bootstrap=1000)
-        rows.append(
-            {
-                "model": name,
-                "pairs": len(said),
-                "interval": [round(score.low, 2), round(score.high, 2)],
-                "scores": {
-                    way.name: {
-                        "value": round(way.value, 2),
-                        "signature": way.signature,
-                    }
-                    for way in bleu_variants(said, references, corpus.target)
-                },
-            }
-        )
-    libraries = ("torch", "sacrebleu", "sacremoses")
-    write(ROOT / "results/news.json", rows, libraries)
+    rows = [measure(options.folder, name) for name in options.models]
+    write_result("news", rows, ("torch", "sacrebleu", "sacremoses"), seed=None)
 
 
 if __name__ == "__main__":

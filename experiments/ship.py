@@ -14,15 +14,15 @@ from pathlib import Path
 import altair as alt
 import torch
 
-from benchmarks.report import write
-from transformer_annotated.evaluation import bleu, chrf
+from benchmarks.report import write_result
+from transformer_annotated.evaluation import bleu, evaluate
 from transformer_annotated.model import parameter_count
-from transformer_annotated.training import (
+from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
     list_checkpoints,
-    read_metrics,
 )
-from transformer_annotated.workshop.recipe import load_corpus
+from transformer_annotated.workshop.journal import read_metrics
+from transformer_annotated.workshop.recipe import load_corpus, read_recipe
 from transformer_annotated.workshop.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,19 +56,17 @@ def main() -> None:
     parser.add_argument("--last", type=int, default=10)
     options = parser.parse_args()
     folder = ROOT / "models" / options.name
-    found = list_checkpoints(options.run / "checkpoints")[-options.last :]
-    average_checkpoints(found, options.run / "model.safetensors")
+    averaged = list_checkpoints(options.run / "checkpoints")[-options.last :]
+    average_checkpoints(averaged, options.run / "model.safetensors")
     Translator.load(options.run).save(folder)
 
     translator = Translator.load(folder)
-    recipe, config = translator.recipe, translator.model.config
+    recipe = read_recipe(folder / "config.toml")
+    config = translator.model.config
     corpus = load_corpus(recipe.corpus)
     pairs = list(corpus.splits["valid"])
-    sources, references = map(list, zip(*pairs, strict=True))
-    outputs = translator.translate(sources)
-    score = bleu(outputs, references, bootstrap=1000)
-    letters = chrf(outputs, references)
-    sample = bleu(outputs[:SAMPLE], references[:SAMPLE])
+    found = evaluate(translator, pairs, n_bootstrap=1000)
+    sample = bleu(found.outputs[:SAMPLE], found.references[:SAMPLE])
     (folder / "sample.tsv").write_text(
         "".join(f"{a}\t{b}\n" for a, b in pairs[:SAMPLE]), "utf-8"
     )
@@ -77,22 +75,30 @@ def main() -> None:
     last = metrics[-1]
     weights = (folder / "model.safetensors").stat().st_size
     facts = {
-        "updates": int(found[-1].name.removeprefix("step-")),
+        "updates": int(averaged[-1].name.removeprefix("step-")),
         "epochs": last["epoch"],
         "hours": round(last["seconds"] / 3600, 2),
-        "averaged": [path.name for path in found],
+        "averaged": [path.name for path in averaged],
         "parameters": parameter_count(config),
         "megabytes": round(weights / 1e6, 2),
-        "bleu": round(score.value, 2),
-        "bleu_interval": [round(score.low, 2), round(score.high, 2)],
-        "bleu_signature": score.signature,
-        "chrf": round(letters.value, 2),
-        "chrf_signature": letters.signature,
+        "bleu": round(found.bleu.value, 2),
+        "bleu_interval": [
+            round(found.bleu.low, 2),
+            round(found.bleu.high, 2),
+        ],
+        "bleu_signature": found.bleu.signature,
+        "chrf": round(found.chrf.value, 2),
+        "chrf_signature": found.chrf.signature,
         "sample_bleu": round(sample.value, 2),
         "sample_pairs": SAMPLE,
         "torch_threads": torch.get_num_threads(),
     }
-    write(ROOT / f"results/{options.name}.json", facts, ("torch", "sacrebleu"))
+    write_result(
+        options.name,
+        facts,
+        ("torch", "sacrebleu"),
+        seed=recipe.training.seed,
+    )
     card = (
         (ROOT / "experiments/card.md")
         .read_text("utf-8")
@@ -106,7 +112,7 @@ def main() -> None:
             config=config,
             pairs=len(corpus.splits["train"]),
             valid=len(pairs),
-            last=len(found),
+            last=len(averaged),
             **facts,
         )
     )

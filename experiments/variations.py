@@ -19,11 +19,14 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.report import write
-from transformer_annotated.evaluation import bleu
+from benchmarks.report import write_result
+from transformer_annotated.evaluation import evaluate
 from transformer_annotated.model import parameter_count
-from transformer_annotated.text import _write
-from transformer_annotated.training import read_metrics
+from transformer_annotated.workshop.files import (
+    paper_tables,
+    write_atomically,
+)
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import (
     load_corpus,
     prepare,
@@ -32,7 +35,6 @@ from transformer_annotated.workshop.recipe import (
 )
 from transformer_annotated.workshop.translator import Translator
 
-ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
 STEPS, SENTENCES = 600, 500
 LONGER = 4
@@ -53,8 +55,7 @@ COMMON = {
 
 def rows() -> Iterator[tuple[dict, dict]]:
     """Each row of the paper's table, and what it becomes here."""
-    paper = json.loads((ROOT / "results/paper.json").read_text())
-    for row in paper["table3"]:
+    for row in paper_tables()["table3"]:
         small = {
             "layers": row["N"] // 2,
             "d_model": row["d_model"] // 8,
@@ -90,9 +91,7 @@ def measure(folder: Path, data: Path, settings: dict) -> dict:
     corpus = load_corpus(recipe.corpus)
     pairs = [corpus.splits["valid"][i] for i in range(SENTENCES)]
     translator = Translator.load(folder)
-    sources, references = map(list, zip(*pairs, strict=True))
-    said = translator.translate(sources)
-    score = bleu(said, references, tokenize="none")  # words, as they are
+    score = evaluate(translator, pairs, tokenize="none").bleu  # words as such
     measured = {
         "perplexity": round(scores["valid_perplexity"], 4),
         "nll": round(scores["valid_nll"], 4),
@@ -103,7 +102,7 @@ def measure(folder: Path, data: Path, settings: dict) -> dict:
         "parameters": parameter_count(translator.model.config),
         "curve": [[row["step"], round(row["valid_nll"], 4)] for row in valid],
     }
-    _write(done, json.dumps({"asked": asked, "measured": measured}))
+    write_atomically(done, json.dumps({"asked": asked, "measured": measured}))
     return measured
 
 
@@ -152,10 +151,11 @@ def main() -> None:
         for is_long, about, job in running:
             results[is_long].append(about | job.result())
             print(results[is_long][-1], flush=True)
-    write(
-        ROOT / "results/variations.json",
+    write_result(
+        "variations",
         results[False],
         ("torch", "sacrebleu"),
+        seed=SEEDS,
         common=COMMON,
         sentences=SENTENCES,
         longer=results[True],

@@ -72,12 +72,12 @@ def explained(source, said, layers=2, heads=3, seed=0):
         return scores.softmax(-1)
 
     return SimpleNamespace(
-        source=source,
-        read=["<s>", *said[:-1]],
-        said=said,
-        encoder=weights(len(source), len(source)),
-        decoder=weights(len(said), len(said), ahead=False),
-        cross=weights(len(said), len(source)),
+        source_tokens=source,
+        input_tokens=["<s>", *said[:-1]],
+        output_tokens=said,
+        encoder_attentions=weights(len(source), len(source)),
+        decoder_attentions=weights(len(said), len(said), ahead=False),
+        cross_attentions=weights(len(said), len(source)),
     )
 
 
@@ -441,7 +441,9 @@ def test_attention_draws_what_was_explained():
     drawn, pieces = drawn_weights(charts.attention(panels))
     assert len(drawn) == 2 * 3 * 2 * 3
     for (i, kind, layer, head), weights in drawn.items():
-        exact = getattr(list(panels.values())[i], kind)[layer - 1, head - 1]
+        exact = getattr(list(panels.values())[i], f"{kind}_attentions")[
+            layer - 1, head - 1
+        ]
         assert weights.sum(-1).eq(1000).all()
         assert_close(weights / 1000, exact, atol=1e-3, rtol=0)
         assert weights.shape == tuple(map(len, pieces[i][kind]))
@@ -451,9 +453,9 @@ def test_attention_puts_the_right_pieces_at_the_axes():
     """Cross-attention: from what was said; the decoder's: what was read."""
     shown = explained(["der", "Hund", "</s>"], ["the", "dog", "</s>"])
     _, [pieces] = drawn_weights(charts.attention(shown))
-    assert pieces["cross"] == [shown.said, shown.source]
+    assert pieces["cross"] == [shown.output_tokens, shown.source_tokens]
     assert pieces["decoder"] == [["<s>", "the", "dog"]] * 2
-    assert pieces["encoder"] == [shown.source, shown.source]
+    assert pieces["encoder"] == [shown.source_tokens, shown.source_tokens]
 
 
 def test_attention_tells_repeated_pieces_apart():
@@ -463,7 +465,7 @@ def test_attention_tells_repeated_pieces_apart():
     labels = re.findall(r">([^<>]+)</text>", svg)
     assert labels.count("a") == 2 * 2  # beside the lines, and on the axis
     assert labels.count("b") == 2 * 3
-    weights = shown.cross[0, 0]
+    weights = shown.cross_attentions[0, 0]
     for label, most in (
         (r'"key: (?P<j>\d); query: (?P<i>\d); weight: ([^;"]+)"', 0.0),
         (r'"row: (?P<i>\d); column: (?P<j>\d); weight: ([^;"]+);', 0.01),

@@ -15,6 +15,7 @@ from transformer_annotated.evaluation import (
     bleu_variants,
     chrf,
     compare,
+    evaluate,
     moses_tokenize,
     paper_bleu,
     sentence_bleu,
@@ -144,12 +145,12 @@ def test_case_and_tokens_matter():
         (["-lc"], lambda: bleu(OUTPUTS, REFERENCES, lowercase=True)),
         (
             ["-tok", "intl", "--confidence", "--confidence-n", "60"],
-            lambda: bleu(OUTPUTS, REFERENCES, tokenize="intl", bootstrap=60),
+            lambda: bleu(OUTPUTS, REFERENCES, tokenize="intl", n_bootstrap=60),
         ),
         (["-m", "chrf"], lambda: chrf(OUTPUTS, REFERENCES)),
         (
             ["-m", "chrf", "--chrf-word-order", "2"],
-            lambda: chrf(OUTPUTS, REFERENCES, words=2),
+            lambda: chrf(OUTPUTS, REFERENCES, word_order=2),
         ),
     ],
 )
@@ -259,7 +260,7 @@ def test_chrf_gives_credit_for_endings():
 def test_chrf_options_are_in_the_signature():
     """chrF++ also counts words; case can be ignored."""
     plain = chrf(OUTPUTS, REFERENCES)
-    more = chrf(OUTPUTS, REFERENCES, words=2)
+    more = chrf(OUTPUTS, REFERENCES, word_order=2)
     assert (plain.name, more.name) == ("chrF2", "chrF2++")
     assert "nw:0" in plain.signature
     assert "nw:2" in more.signature
@@ -275,8 +276,8 @@ def test_the_interval_is_deterministic_and_signed(monkeypatch):
     """Seed and samples stand in the signature; twice gives the same."""
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     for metric in (bleu, chrf):
-        one = metric(OUTPUTS, REFERENCES, bootstrap=200)
-        assert one == metric(OUTPUTS, REFERENCES, bootstrap=200)
+        one = metric(OUTPUTS, REFERENCES, n_bootstrap=200)
+        assert one == metric(OUTPUTS, REFERENCES, n_bootstrap=200)
         assert 0 <= one.low < one.value < one.high <= 100
         assert "|bs:200|seed:12345|" in one.signature
         assert metric(OUTPUTS, REFERENCES).low is None
@@ -287,7 +288,7 @@ def test_the_interval_narrows_with_the_root_of_the_size():
     """Sixteen times the sentences make it about four times as narrow."""
 
     def width(times):
-        score = bleu(OUTPUTS * times, REFERENCES * times, bootstrap=400)
+        score = bleu(OUTPUTS * times, REFERENCES * times, n_bootstrap=400)
         return score.high - score.low
 
     assert 3 < width(5) / width(80) < 5
@@ -295,7 +296,7 @@ def test_the_interval_narrows_with_the_root_of_the_size():
 
 def test_the_interval_of_a_perfect_score_has_no_width():
     """Every sample of perfect sentences is perfect."""
-    score = bleu(REFERENCES, REFERENCES, bootstrap=50)
+    score = bleu(REFERENCES, REFERENCES, n_bootstrap=50)
     assert score.low == pytest.approx(100)
     assert score.low <= score.high <= 100
 
@@ -449,7 +450,7 @@ def test_every_way_is_what_it_says():
         "BLEU, Moses, compounds split": paper_bleu(*pair, "de").value,
         "mean of sentence BLEU": sum(score.value for score in each) / 4,
         "chrF": chrf(*pair).value,
-        "chrF++": chrf(*pair, words=2).value,
+        "chrF++": chrf(*pair, word_order=2).value,
     }
     assert {n: way.value for n, way in ways.items()} == pytest.approx(expected)
     assert next(iter(ways)) == "BLEU"
@@ -518,16 +519,16 @@ def test_every_way_knows_the_language():
         ),
         (lambda: paper_bleu(["a"], ["a"], "dee"), "'dee'; did you mean 'de'"),
         (
-            lambda: bleu(["a"], ["a"], bootstrap=5),
-            "bootstrap: 5, expected 0 or",
+            lambda: bleu(["a"], ["a"], n_bootstrap=5),
+            "n_bootstrap: 5, expected 0 or",
         ),
-        (lambda: bleu(["a"], ["a"], bootstrap=True), "bootstrap: True"),
-        (lambda: chrf(["a"], ["a"], bootstrap=-1), "bootstrap: -1"),
+        (lambda: bleu(["a"], ["a"], n_bootstrap=True), "n_bootstrap: True"),
+        (lambda: chrf(["a"], ["a"], n_bootstrap=-1), "n_bootstrap: -1"),
         (
             lambda: compare(["a"], ["a"], ["a"], trials=0),
             "trials: 0, expected at least 40",
         ),
-        (lambda: chrf(["a"], ["a"], words=-1), "words: -1, expected 0 or more"),
+        (lambda: chrf(["a"], ["a"], word_order=-1), "word_order: -1, expected"),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -548,3 +549,52 @@ def test_any_text_can_be_scored(lines):
     """No character of any script breaks a score."""
     for score in bleu_variants(lines, lines[::-1], "de"):
         assert 0 <= score.value <= 100 + 1e-9
+
+
+# A model and a test set
+
+
+class Echo:
+    """A translator that says what it hears, loudly if asked to."""
+
+    def translate_lines(self, lines, loud=False):
+        """Line by line."""
+        for line in lines:
+            yield line.upper() if loud else line
+
+
+def test_evaluate_translates_and_scores():
+    """Outputs and references in order; both scores as computed apart."""
+    rows = zip(OUTPUTS, REFERENCES, strict=True)  # can be read only once
+    found = evaluate(Echo(), rows, tokenize="intl", n_bootstrap=60)
+    assert (found.outputs, found.references) == (OUTPUTS, REFERENCES)
+    pair = OUTPUTS, REFERENCES
+    assert found.bleu == bleu(*pair, tokenize="intl", n_bootstrap=60)
+    assert found.chrf == chrf(*pair, n_bootstrap=60)
+
+
+def test_evaluate_hands_settings_to_the_search():
+    """What it does not know itself."""
+    found = evaluate(Echo(), [("a b c d", "A B C D")], loud=True)
+    assert found.outputs == ["A B C D"] and found.bleu.value > 99.99
+
+
+def test_the_length_ratio_counts_words():
+    """Of all outputs, over those of all references."""
+    found = evaluate(Echo(), [("a b", "a"), ("c", "c d e")])
+    assert found.length_ratio == 3 / 4
+
+
+def test_evaluate_refuses_before_it_translates():
+    """A typing error is not found out after hours."""
+
+    def never():
+        raise AssertionError
+        yield
+
+    with pytest.raises(ValueError, match="unknown tokenizer, '13b'"):
+        evaluate(Echo(), never(), tokenize="13b")
+    with pytest.raises(ValueError, match="n_bootstrap: 5"):
+        evaluate(Echo(), never(), n_bootstrap=5)
+    with pytest.raises(ValueError, match="no lines"):
+        evaluate(Echo(), [])

@@ -1,29 +1,17 @@
 """The models that come with the book: small, described, and as good as said."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
-from transformer_annotated.evaluation import bleu
-from transformer_annotated.workshop.translator import Translator, model_names
+from tests.site import ROOT
+from transformer_annotated.evaluation import evaluate
+from transformer_annotated.workshop.corpora import read_pairs
+from transformer_annotated.workshop.files import load_result, model_names
+from transformer_annotated.workshop.translator import Translator
 
-ROOT = Path(__file__).resolve().parent.parent
 EACH = pytest.mark.parametrize("name", model_names())
-
-
-def facts(name):
-    """What the experiment that made the model has written down."""
-    report = json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
-    return report["rows"]
-
-
-def sample(name):
-    """Sentences and translations that the model was not trained on."""
-    text = (ROOT / f"models/{name}/sample.tsv").read_text("utf-8")
-    return [line.split("\t") for line in text.splitlines()]
 
 
 def test_there_are_two_models():
@@ -53,10 +41,10 @@ def test_a_model_is_a_small_folder(name):
 @EACH
 def test_a_model_is_as_good_as_its_card_says(name):
     """BLEU on its sample, translated here and now."""
-    pairs, stated = sample(name), facts(name)
+    stated = load_result(name)["rows"]
+    pairs = read_pairs(ROOT / f"models/{name}/sample.tsv")
     assert len(pairs) == stated["sample_pairs"] == 200
-    said = Translator.load(name).translate([source for source, _ in pairs])
-    score = bleu(said, [target for _, target in pairs])
+    score = evaluate(Translator.load(name), pairs).bleu
     assert abs(score.value - stated["sample_bleu"]) <= 0.1
 
 
@@ -64,7 +52,7 @@ def test_a_model_is_as_good_as_its_card_says(name):
 def test_a_card_says_what_was_measured(name):
     """Score, signature, data, licence, command and limits."""
     card = (ROOT / f"models/{name}/README.md").read_text("utf-8")
-    stated = facts(name)
+    stated = load_result(name)["rows"]
     assert f"{stated['bleu']:.2f}" in card
     assert stated["bleu_signature"] in card
     assert f"{stated['updates']:,} updates" in card

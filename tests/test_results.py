@@ -1,18 +1,16 @@
 """What the paper reports, as quoted here, and what follows from it."""
 
-import json
+import importlib.util
+import re
 from itertools import product
 
 import pytest
 
 from tests.site import ROOT
-from transformer_annotated.evaluation import (
-    SUSTAINED_FLOPS,
-    result,
-    training_flops,
-)
+from transformer_annotated.evaluation import SUSTAINED_FLOPS, training_flops
+from transformer_annotated.workshop.files import load_result, paper_tables
 
-PAPER = json.loads((ROOT / "results/paper.json").read_text("utf-8"))
+PAPER = paper_tables()
 TABLE = {row["model"]: row for row in PAPER["table2"]}
 BASE, BIG = TABLE["Transformer (base model)"], TABLE["Transformer (big)"]
 OTHERS = [row for row in TABLE.values() if row not in (BASE, BIG)]
@@ -20,9 +18,9 @@ OTHERS = [row for row in TABLE.values() if row not in (BASE, BIG)]
 
 def test_results_are_found_by_name():
     """What an experiment has written; or the name that was perhaps meant."""
-    assert result("paper") == PAPER
-    with pytest.raises(ValueError, match=r"unknown result, 'papr'; .* 'paper'"):
-        result("papr")
+    assert load_result("beam")["model"] == "tatoeba-de-en"
+    with pytest.raises(ValueError, match=r"unknown result, 'baem'; .* 'beam'"):
+        load_result("baem")
 
 
 def test_table_2_is_quoted_right():
@@ -103,7 +101,7 @@ TABLE_3 = [  # the base model's values, and what the rows change
     ("big", BIG_ROW, 4.33, 26.4),
 ]
 BASE_ROW = dict(zip(KEYS, (6, 512, 2048, 8, 64, 64, 0.1, 0.1), strict=True))
-VARIATIONS = result("variations")
+VARIATIONS = load_result("variations")
 
 
 def test_table_3_is_quoted_right():
@@ -201,12 +199,43 @@ def test_smoothing_in_the_miniature():
         assert mean(key, "D", **none) < mean(key, "base")
 
 
+# --- every result
+
+RESULTS = sorted(path.stem for path in (ROOT / "results").iterdir())
+CHAPTERS = [
+    path.read_text("utf-8") for path in (ROOT / "notebooks").rglob("*.ipynb")
+]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_says_how_it_was_made(name):
+    """A command that is there, the day, the seed, machine and versions."""
+    found = load_result(name)
+    python, option, module, *_ = found["command"].split()
+    assert (python, option) == ("python", "-m")
+    assert module.startswith(("benchmarks.", "experiments."))
+    assert importlib.util.find_spec(module)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
+    assert found["machine"] and "python" in found["versions"]
+    assert "seed" in found
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in RESULTS if not name.startswith("decoding-")]
+)
+def test_a_result_is_read_by_a_chapter(name):
+    """What nobody reads need not be kept."""
+    group = name.partition("-")[0]  # of training-tiny and training-base
+    named = rf"results/{name}\.json|[\"']{name}[\\\"']|[\"']{group}-\{{"
+    assert any(re.search(named, chapter) for chapter in CHAPTERS)
+
+
 # --- what was run here
 
 
 def test_multi30k_was_scored_every_way():
     """Three averages, three searches, beside the published figure."""
-    found = result("multi30k-en-de")
+    found = load_result("multi30k-en-de")
     assert found["published"] == 41.02
     assert found["command"].startswith("python -m experiments.multi30k")
     cells = [(row["averaged"], row["search"]) for row in found["rows"]]
@@ -225,7 +254,7 @@ def test_multi30k_was_scored_every_way():
 
 def test_multi30k_meets_the_published_figure():
     """With their search and average, as well as 1,000 captions can tell."""
-    found = result("multi30k-en-de")
+    found = load_result("multi30k-en-de")
     [row] = [
         row
         for row in found["rows"]
@@ -238,7 +267,7 @@ def test_multi30k_meets_the_published_figure():
 
 def test_averages_beat_single_checkpoints():
     """With each of the searches, by more than half a point."""
-    rows = result("multi30k-en-de")["rows"]
+    rows = load_result("multi30k-en-de")["rows"]
     for one, ten in zip(rows[:3], rows[6:9], strict=True):
         assert (one["averaged"], ten["averaged"]) == (1, 10)
         assert one["search"] == ten["search"]
@@ -247,7 +276,7 @@ def test_averages_beat_single_checkpoints():
 
 def test_beam_and_penalty_on_the_validation_part():
     """The whole grid: what a beam gains, and what a penalty is for."""
-    found = result("beam")
+    found = load_result("beam")
     beams, alphas = (1, 2, 4, 8, 16), (0.0, 0.6, 1.0, 2.0)
     grid = {(row["beam"], row["alpha"]): row for row in found["rows"]}
     assert list(grid) == list(product(beams, alphas))
@@ -265,11 +294,11 @@ def test_beam_and_penalty_on_the_validation_part():
 
 def test_the_news_is_another_domain():
     """Far below the scores on everyday sentences, in both directions."""
-    found = result("news")["rows"]
+    found = load_result("news")["rows"]
     assert [row["model"] for row in found] == ["tatoeba-de-en", "tatoeba-en-de"]
     for row in found:
         assert row["pairs"] == 3_000
         score = row["scores"]["BLEU"]
         assert "tok:13a" in score["signature"]
         assert row["interval"][0] < score["value"] < row["interval"][1]
-        assert score["value"] < result(row["model"])["rows"]["bleu"] / 2
+        assert score["value"] < load_result(row["model"])["rows"]["bleu"] / 2

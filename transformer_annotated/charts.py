@@ -1181,15 +1181,16 @@ def _thousandths(weights: Tensor) -> Tensor:
 
 def _attention_rows(shown: object, sentence: int) -> tuple[list[dict], dict]:
     """A dict for each head, its weights in a line; the pieces at its axes."""
-    axes = {"cross": (shown.said, shown.source),
-            "encoder": (shown.source, shown.source),
-            "decoder": (shown.read, shown.read)}
+    axes = {"cross": (shown.output_tokens, shown.source_tokens),
+            "encoder": (shown.source_tokens, shown.source_tokens),
+            "decoder": (shown.input_tokens, shown.input_tokens)}
     rows = [
         {"sentence": sentence, "kind": kind, "layer": layer, "head": head,
          "keys": len(axes[kind][1]),
          "weights": " ".join(map(str, weights.flatten().tolist()))}
         for kind in axes
-        for layer, heads in enumerate(_thousandths(getattr(shown, kind)), 1)
+        for layer, heads in enumerate(
+            _thousandths(getattr(shown, f"{kind}_attentions")), 1)
         for head, weights in enumerate(heads, 1)]
     return rows, {kind: list(sides) for kind, sides in axes.items()}
 
@@ -1288,12 +1289,13 @@ def attention(explained: object) -> alt.ConcatChart:
     """Explore attention: lines and heat map of any head; click on a piece.
 
     Args:
-        explained: What :meth:`Translator.explain
-            <transformer_annotated.workshop.translator.Translator.explain>` gave, or
-            a dict of several such by name, all of one model.
+        explained: The :class:`AttentionMaps
+            <transformer_annotated.workshop.translator.AttentionMaps>` of a
+            sentence, or a dict of several by name, all of one model.
     """
     panels = explained if isinstance(explained, dict) else {"": explained}
-    shapes = {tuple(shown.cross.shape[:2]) for shown in panels.values()}
+    shapes = {tuple(shown.cross_attentions.shape[:2])
+              for shown in panels.values()}
     if len(shapes) != 1:
         raise ValueError(f"explained: (layers, heads) {sorted(shapes)}, "
                          "expected those of one model")

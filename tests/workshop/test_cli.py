@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,17 +18,17 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from tests.test_training import NURSERY, assert_same_run, weights_of
+from tests.runs import NURSERY, assert_same_run, weights_of
+from tests.site import ROOT
 from transformer_annotated import __version__, training
 from transformer_annotated.evaluation import bleu
 from transformer_annotated.text import load_tokenizer
-from transformer_annotated.training import (
-    TrainingError,
-    list_checkpoints,
-    read_metrics,
-)
-from transformer_annotated.workshop import cli
-from transformer_annotated.workshop.cli import main
+from transformer_annotated.workshop import recipe
+from transformer_annotated.workshop.checkpoints import list_checkpoints
+from transformer_annotated.workshop.checks import TrainingError
+from transformer_annotated.workshop.cli import _recipe_for, main
+from transformer_annotated.workshop.files import model_names
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import read_recipe, recipe_names
 from transformer_annotated.workshop.translator import Translator
 
@@ -327,13 +326,13 @@ def test_prepare_and_train_from_it(tmp_path, finished):
 
 def test_prepare_by_the_name_of_a_corpus(tmp_path):
     """The first recipe for it; here the files are missing, by name."""
-    assert cli._recipe_for("copy") == "copy"
-    assert cli._recipe_for("multi30k") == "multi30k-en-de"
-    assert cli._recipe_for("tatoeba") == "tatoeba-de-en"
-    assert cli._recipe_for("wmt14-en-fr") == "wmt14-en-fr-base"
-    assert cli._recipe_for("mine.toml") == "mine.toml"
+    assert _recipe_for("copy") == "copy"
+    assert _recipe_for("multi30k") == "multi30k-en-de"
+    assert _recipe_for("tatoeba") == "tatoeba-de-en"
+    assert _recipe_for("wmt14-en-fr") == "wmt14-en-fr-base"
+    assert _recipe_for("mine.toml") == "mine.toml"
     for name in ("nope", "multi", "wmt14-en-d"):
-        assert cli._recipe_for(name) == name
+        assert _recipe_for(name) == name
     line = refuses(
         "prepare",
         "multi30k",
@@ -451,7 +450,7 @@ def translating(finished, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=SETTING,
-        cwd=Path(cli.__file__).parents[1],
+        cwd=ROOT,
     )
 
 
@@ -517,7 +516,7 @@ def test_translate_an_endless_line(finished):
 
 def test_translate_into_a_pipe_that_is_closed(finished):
     """One line, not a traceback, and none from the interpreter's end."""
-    with translating(finished, "--ahead", "1") as process:
+    with translating(finished, "--buffer-size", "1") as process:
         process.stdout.close()
         process.stdin.write(b"a\n" * 3)
         process.stdin.close()
@@ -578,7 +577,7 @@ def test_evaluate_scores_what_the_model_says(tmp_path, finished, test_set):
     translator = Translator.load(finished)
     assert said == translator.translate(20 * ["a b c d", "e f g h"], beam=2)
     references = 20 * ["a b c d", "e f g i"]
-    wanted = bleu(said, references, tokenize="none", bootstrap=1000)
+    wanted = bleu(said, references, tokenize="none", n_bootstrap=1000)
     first, signature, second, _ = out.splitlines()
     assert first.startswith(f"BLEU {wanted.value:.2f}  (95 % between ")
     assert signature.strip() == wanted.signature
@@ -640,7 +639,8 @@ def test_help():
     """Every command, every recipe in one piece, every option."""
     code, out, err = call("--help")
     assert (code, err) == (0, "")
-    for command in ("train", "prepare", "average"):
+    commands = ("train", "prepare", "average", "translate", "evaluate")
+    for command in commands:
         assert f"\n  {command} " in out
         assert call(command, "--help")[0] == 0
     _, out, _ = call("train", "--help")
@@ -649,6 +649,26 @@ def test_help():
     for option in ("--out", "--source", "--target", "--data", "--resume"):
         assert option in words
     assert "--set" in words
+    assert set(model_names()) <= set(call("translate", "--help")[1].split())
+
+
+def test_help_does_not_wait_for_torch():
+    """Nor for anything else that only a command needs."""
+    code = """if True:
+        import sys
+        from transformer_annotated.workshop.checkpoints import list_checkpoints
+from transformer_annotated.workshop.checks import TrainingError
+from transformer_annotated.workshop.cli import main
+        sys.argv = ["transformer-annotated", "--help"]
+        try:
+            main()
+        finally:
+            print(*sys.modules)"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    heavy = {"torch", "numpy", "altair", "sacrebleu", "tokenizers", "tqdm"}
+    assert "Usage: " in done.stdout and not heavy & set(done.stdout.split())
 
 
 def test_no_arguments():
@@ -897,8 +917,8 @@ def test_any_arguments(tmp_path_factory, words):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("anywhere"))
-        patch.setattr(cli, "run", meant)
-        patch.setattr(cli, "prepare", meant)
+        patch.setattr(recipe, "run", meant)
+        patch.setattr(recipe, "prepare", meant)
         code, _, err = call(*words)
     assert code in (0, 2) and "Traceback" not in err
 
@@ -912,7 +932,7 @@ def test_errors_in_training_have_another_code(tmp_path, monkeypatch):
     def stop(*_):
         raise TrainingError("the disk\n is  full")
 
-    monkeypatch.setattr(cli, "run", stop)
+    monkeypatch.setattr(recipe, "run", stop)
     line = refuses("train", "copy", "--out", tmp_path, *COPY, code=1)
     assert line == "error: the disk is full"
 
@@ -930,7 +950,7 @@ def test_errors_without_words(tmp_path, monkeypatch):
     def stop(*_):
         raise MemoryError
 
-    monkeypatch.setattr(cli, "run", stop)
+    monkeypatch.setattr(recipe, "run", stop)
     line = refuses("train", "copy", "--out", tmp_path, *COPY)
     assert line == "error: MemoryError"
 
@@ -941,7 +961,7 @@ def test_bugs_are_not_hidden(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(cli, "run", stop)
+    monkeypatch.setattr(recipe, "run", stop)
     monkeypatch.setattr(
         sys, "argv", ["x", "train", "copy", "--out", str(tmp_path)]
     )
@@ -984,7 +1004,7 @@ def start(*arguments):
         stderr=subprocess.PIPE,
         text=True,
         env=SETTING,
-        cwd=Path(cli.__file__).parents[1],
+        cwd=ROOT,
     )
 
 

@@ -1,6 +1,7 @@
 """Text in, text out: in order, whole, and with the lid open."""
 
-import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from tests.test_training import noam
+from tests.runs import noam
 from transformer_annotated.decoding import beam_search
 from transformer_annotated.model import Transformer, TransformerConfig
 from transformer_annotated.text import BOS, EOS, train_bpe, train_word_tokenizer
-from transformer_annotated.training import TrainState, save_checkpoint
+from transformer_annotated.workshop.checkpoints import save_checkpoint
+from transformer_annotated.workshop.files import model_names, read_toml
 from transformer_annotated.workshop.recipe import read_recipe
 from transformer_annotated.workshop.translator import (
     Translation,
     Translator,
-    _watched,
-    model_names,
+    record_attention,
 )
 
 TEXTS = [
@@ -33,12 +34,11 @@ SIZES = {"layers": 2, "d_model": 16, "d_ff": 32, "heads": 2}
 def a_translator(tokenizer=None, seed=0, **sizes):
     """A model with random weights; what it says is nonsense, but firm."""
     tokenizer = tokenizer or train_bpe(TEXTS, vocab_size=320, min_frequency=1)
-    recipe = read_recipe("tatoeba-de-en")
-    config = TransformerConfig(1, **(SIZES | sizes))
-    recipe = dataclasses.replace(recipe, model=config)
+    sizes = SIZES | sizes
+    tables = read_recipe("tatoeba-de-en").tables() | {"model": sizes}
     torch.manual_seed(seed)
-    config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
-    return Translator(Transformer(config).eval(), tokenizer, recipe)
+    model = Transformer(TransformerConfig(tokenizer.vocab_size, **sizes))
+    return Translator(model.eval(), tokenizer, tables)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def test_lists_come_back_in_order(texts):
     alone = {text: translator.translate(text, extra=1) for text in TEXTS}
     wanted = [alone.get(text, "") for text in texts]
     assert translator.translate(texts, extra=1) == wanted
-    for ahead in (2, 100):
-        assert [*translator.stream(texts, ahead, extra=1)] == wanted
+    for size in (2, 100):
+        assert [*translator.translate_lines(texts, size, extra=1)] == wanted
 
 
 def test_small_batches_change_nothing(translator, monkeypatch):
@@ -141,7 +141,7 @@ def test_words_are_cut_by_the_language_of_the_source():
     translator = a_translator(words)
     said = translator.translate(TEXTS[0], extra=2)
     assert set(said.split()) <= set(words.vocab.itos[4:])
-    assert translator.explain(TEXTS[0]).source[-2:] == [".", "</s>"]
+    assert translator.explain(TEXTS[0]).source_tokens[-2:] == [".", "</s>"]
 
 
 @pytest.mark.parametrize("texts", [3, [3], [None], b"Hund"])
@@ -163,15 +163,15 @@ def test_a_stream_loses_nothing_before_an_error(translator):
 
     said = []
     with pytest.raises(ValueError, match="line 4"):
-        for text in translator.stream(lines(), ahead=2, extra=5):
+        for text in translator.translate_lines(lines(), 2, extra=5):
             said.append(text)
     assert said == translator.translate(TEXTS[:3], extra=5)
 
 
 def test_a_stream_must_read_something(translator):
     """To read no line at a time would end it before it begins."""
-    with pytest.raises(ValueError, match="ahead: 0, expected at least 1"):
-        next(translator.stream(TEXTS, ahead=0))
+    with pytest.raises(ValueError, match="buffer_size: 0, expected at least 1"):
+        next(translator.translate_lines(TEXTS, buffer_size=0))
 
 
 def test_a_stream_reads_no_further_than_it_must(translator):
@@ -183,7 +183,7 @@ def test_a_stream_reads_no_further_than_it_must(translator):
             seen.append(1)
             yield "Ja!"
 
-    stream = translator.stream(endless(), ahead=2, extra=2)
+    stream = translator.translate_lines(endless(), 2, extra=2)
     assert next(stream) == translator.translate("Ja!", extra=2)
     assert len(seen) == 2
 
@@ -198,7 +198,8 @@ def test_what_is_saved_can_be_loaded(tmp_path, translator):
     assert names == {"config.toml", "model.safetensors", "tokenizer.json"}
     again = Translator.load(tmp_path / "model")
     assert not again.model.training
-    assert again.recipe == translator.recipe
+    assert again.tables == translator.tables
+    assert (again.source, again.target) == ("de", "en")
     assert again.model.config == translator.model.config
     for ours, theirs in zip(
         translator.model.state_dict().values(),
@@ -220,8 +221,9 @@ def test_a_run_without_an_average_has_its_last_checkpoint(tmp_path):
     (folder / "model.safetensors").unlink()
     for step, seed in ((1, 1), (2, 3)):
         model = a_translator(seed=seed).model
+        progress = {"step": step}
         save_checkpoint(
-            folder / "checkpoints", model, noam(model), TrainState(step), {}
+            folder / "checkpoints", model, noam(model), progress, {}
         )
     found = Translator.load(folder).model.state_dict()
     assert_close(found, model.state_dict())
@@ -231,16 +233,16 @@ def test_a_run_without_an_average_has_its_last_checkpoint(tmp_path):
 
 
 def test_models_can_be_named(tmp_path, translator, monkeypatch):
-    """From either shelf; a folder of the same name comes first."""
-    shelves = [tmp_path / "one", tmp_path / "two"]
+    """From either place; a folder of the same name comes first."""
+    places = [tmp_path / "one", tmp_path / "two"]
     monkeypatch.setattr(
-        "transformer_annotated.workshop.translator._shelves", lambda _: shelves
+        "transformer_annotated.workshop.files.data_folders", lambda _: places
     )
     monkeypatch.chdir(tmp_path)
     assert model_names() == []
-    translator.save(shelves[1] / "german")
-    translator.save(shelves[0] / "english")
-    (shelves[0] / "no-model").mkdir()
+    translator.save(places[1] / "german")
+    translator.save(places[0] / "english")
+    (places[0] / "no-model").mkdir()
     assert model_names() == ["english", "german"]
     assert Translator.load("german").translate(TEXTS[2], extra=3)
     with pytest.raises(ValueError, match="did you mean 'german'"):
@@ -268,6 +270,49 @@ def test_another_vocabulary_is_refused(tmp_path, translator):
         Translator.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[model", r"config.toml: not a TOML file"),
+        ("model = 3", "config.toml: model is a value, expected a table"),
+        ("[model]\nd_modl = 16", r"unknown key in \[model\], 'd_modl'; did"),
+        ("[model]\nvocab_size = 9", r"unknown key in \[model\], 'vocab_size'"),
+        ("[model]\nheads = 3", r"config.toml: \[model\] .*heads"),
+    ],
+)
+def test_a_damaged_configuration(tmp_path, translator, text, message):
+    """One line, with the file and what is wrong in it."""
+    translator.save(tmp_path)
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        Translator.load(tmp_path)
+
+
+def test_saving_keeps_what_stands_in_other_tables(tmp_path, translator):
+    """Whoever gets the model also gets to know how it was trained."""
+    translator.save(tmp_path)
+    assert read_toml(tmp_path / "config.toml") == translator.tables
+
+
+def test_a_translator_needs_no_trainer():
+    """Translating loads neither the trainer nor what only training needs."""
+    code = """if True:
+        import sys
+        from transformer_annotated import Translator
+        Translator.load("tatoeba-de-en").translate("Ja!", beam=1)
+        print(*sys.modules)"""
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True)
+    package = "transformer_annotated"
+    trainer = {
+        f"{package}.{name}"
+        for name in (
+            *("training", "optimizer", "loss", "distributed", "evaluation"),
+            *("workshop.recipe", "workshop.corpora", "workshop.grammar"),
+        )
+    } | {"altair", "datasets", "sacrebleu", "spacy", "torchtext"}
+    assert not trainer & set(loaded.split())
+
+
 # --- Explanations
 
 
@@ -276,18 +321,22 @@ def test_explanations_are_what_the_model_attends_to(pre_norm):
     """Rows sum to 1, nobody sees the future, and each head is its own."""
     translator = a_translator(pre_norm=pre_norm)
     found = translator.explain(TEXTS[0])
-    source, length = len(found.source), len(found.said)
-    assert found.encoder.shape == (2, 2, source, source)
-    assert found.decoder.shape == (2, 2, length, length)
-    assert found.cross.shape == (2, 2, length, source)
-    for weights in (found.encoder, found.decoder, found.cross):
+    source, length = len(found.source_tokens), len(found.output_tokens)
+    assert found.encoder_attentions.shape == (2, 2, source, source)
+    assert found.decoder_attentions.shape == (2, 2, length, length)
+    assert found.cross_attentions.shape == (2, 2, length, source)
+    for weights in (
+        found.encoder_attentions,
+        found.decoder_attentions,
+        found.cross_attentions,
+    ):
         assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         heads = weights.flatten(0, 1)
         for one in range(4):
             for other in range(one):
                 assert not torch.allclose(heads[one], heads[other])
-    assert found.decoder.triu(1).eq(0).all()
-    assert found.decoder[..., 0, 0].eq(1).all()
+    assert found.decoder_attentions.triu(1).eq(0).all()
+    assert found.decoder_attentions[..., 0, 0].eq(1).all()
 
 
 def test_the_first_layer_by_hand(translator):
@@ -299,27 +348,31 @@ def test_the_first_layer_by_hand(translator):
         attention = model.encoder.layers[0].self_attention
         q, k = (f(x)[:, :8] for f in (attention.w_q, attention.w_k))
         wanted = (q @ k.T / 8**0.5).softmax(-1)
-    assert_close(translator.explain(TEXTS[2]).encoder[0, 0], wanted)
+    assert_close(translator.explain(TEXTS[2]).encoder_attentions[0, 0], wanted)
 
 
 def test_the_words_of_an_explanation(translator):
     """What is read stands one place to the right of what is said."""
-    found = translator.explain(TEXTS[0])
-    assert found.source == [*translator.tokenizer.tokenize(TEXTS[0]), "</s>"]
-    assert found.read[0] == "<s>" and found.said[-1] == "</s>"
-    assert found.read[1:] == found.said[:-1]
-    ids = [*translator.tokenizer.encode(TEXTS[0]), EOS]
+    tokenizer, found = translator.tokenizer, translator.explain(TEXTS[0])
+    assert found.source_tokens == [*tokenizer.tokenize(TEXTS[0]), "</s>"]
+    assert found.input_tokens[0] == "<s>"
+    assert found.output_tokens[-1] == "</s>"
+    assert found.input_tokens[1:] == found.output_tokens[:-1]
+    ids = [*tokenizer.encode(TEXTS[0]), EOS]
     [[best]] = beam_search(translator.model, torch.tensor([ids]))
-    assert found.said == translator.tokenizer.to_tokens([*best.tokens, EOS])
+    assert found.output_tokens == tokenizer.to_tokens([*best.tokens, EOS])
 
 
 def test_a_target_can_be_given(translator):
     """Then the weights are those of reading it."""
     found = translator.explain(TEXTS[0], " Ja!\n")
-    assert found.said == [*translator.tokenizer.tokenize("Ja!"), "</s>"]
+    assert found.output_tokens == [
+        *translator.tokenizer.tokenize("Ja!"),
+        "</s>",
+    ]
     own = translator.explain(TEXTS[0])
-    assert_close(found.encoder, own.encoder)
-    assert found.cross.size(2) == len(found.said)
+    assert_close(found.encoder_attentions, own.encoder_attentions)
+    assert found.cross_attentions.size(2) == len(found.output_tokens)
 
 
 def test_explaining_leaves_no_trace(translator):
@@ -329,7 +382,7 @@ def test_explaining_leaves_no_trace(translator):
     translator.explain(TEXTS[0])
     assert model.training
     model.eval()
-    with pytest.raises(ZeroDivisionError), _watched(model):
+    with pytest.raises(ZeroDivisionError), record_attention(model):
         raise ZeroDivisionError
     assert not any(module._forward_hooks for module in model.modules())
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CorpusError', 'read_lines', 'existing_file', 'sync_to_disk', 'write_atomically', 'replace_folder', 'read_toml',
-           'write_toml', 'data_folders', 'model_names', 'find_model', 'load_result']
+           'write_toml', 'data_folders', 'model_names', 'find_model', 'load_result', 'paper_tables']
 
 # %% ../../notebooks/workshop/files.ipynb #f03d8d37
 import gzip
@@ -169,7 +169,7 @@ def write_toml(path: Path, tables: Mapping[str, Any]) -> None:
 
 # %% ../../notebooks/workshop/files.ipynb #a64055e7
 def data_folders(what: str) -> list[Path]:
-    """Where ``"models"`` or ``"results"`` may lie, the project's own first."""
+    """Where ``models`` and the like may lie, the project's own first."""
     package = Path(str(resources.files("transformer_annotated")))
     return [package.parent / what, package / what]
 
@@ -199,3 +199,9 @@ def load_result(name: str) -> dict:
     if name not in known:
         raise ValueError(unknown_name("result", name, sorted(known)))
     return json.loads(known[name].read_text(encoding="utf-8"))
+
+
+def paper_tables() -> dict:
+    """The paper's own numbers: ``table1`` to ``table4``, and its settings."""
+    places = [place / "tables.json" for place in data_folders("book/paper")]
+    return json.loads(next(filter(Path.is_file, places)).read_text("utf-8"))
