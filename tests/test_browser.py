@@ -195,11 +195,11 @@ def test_slider_and_tick_box_change_the_chart(visit, name):
     ("name", "sliders"),
     [
         ("notebooks/05_embeddings", 1),
-        ("notebooks/06_positions", 3),
+        ("notebooks/06_positions", 2),
         ("notebooks/07_model", 1),
         ("notebooks/09_text", 1),
         ("notebooks/12_optimizer", 3),
-        ("notebooks/13_loss", 4),
+        ("notebooks/13_loss", 3),
         ("notebooks/11_distributed", 3),
         ("notebooks/15_decoding", 2),
         ("notebooks/16_evaluation", 1),

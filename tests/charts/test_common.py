@@ -9,7 +9,6 @@ import sys
 import altair as alt
 import pytest
 import torch
-from bs4 import BeautifulSoup
 from torch.testing import assert_close
 
 from tests.charts.drawing import drawn
@@ -130,11 +129,10 @@ def test_no_text_ends_the_script_of_a_chart(name, tmp_path):
     """Shown, saved or as HTML: text of a chart cannot be taken for a tag."""
     chart = RUDE_CHARTS[name]()
     chart.save(tmp_path / "page.html")
-    chart.save(tmp_path / "loud.html", embed_options={"actions": False})
     shown = chart._repr_mimebundle_()["text/html"]
     assert shown.count("</script") == shown.count("<script") == 1
-    pages = [file.read_text() for file in tmp_path.iterdir()]
-    for html in (shown, chart.to_html(), *pages):
+    saved = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for html in (shown, saved, chart.to_html()):
         assert "<script>alert" not in html and r"\u003c!-- \u003cb>" in html
         assert "<b>" not in html and "<!--" not in html
     spec = shown.rpartition("})(")[2].rpartition(", {")[0]
@@ -147,16 +145,3 @@ def test_a_renderer_without_html_is_left_alone():
         common.bar_chart([{"n": 1, "run": "a"}], "n", "run")
         assert alt.renderers.active == "mimetype"
         assert alt.renderers.options == {}
-
-
-def test_tables_are_text():
-    """Everything is escaped; a row is marked; German says that it is."""
-    rows = [{"de <b>": RUDE, "n": 1}, {"de <b>": "ja"}]
-    table = common.show_table(rows, RUDE, mark=1, german=["de <b>"])
-    parsed = BeautifulSoup(table._repr_html_(), "lxml")
-    assert list(parsed.strings) == [RUDE, "de <b>", "n", RUDE, "1", "ja"]
-    assert not parsed.select("script, b")
-    assert [td.get("lang") for td in parsed.select("td")] == ["de", None] * 2
-    assert parsed.select("tr.marked") == parsed.select("tr")[2:]
-    with pytest.raises(ValueError, match="rows: none"):
-        common.show_table([], "empty")

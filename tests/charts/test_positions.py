@@ -7,7 +7,6 @@ from transformer_annotated.charts.positions import (
     clocks,
     position_map,
     rotation_heatmap,
-    waves,
 )
 from transformer_annotated.positions import sinusoids
 
@@ -16,8 +15,6 @@ def test_charts_of_positions_hold_the_encodings():
     """A value stands where its row says, and the slider is there."""
     table = drawn(position_map(sinusoids(5, 8)))
     assert holds(table, None, position=0, component=1, value=1.0)
-    wave = drawn(waves(sinusoids(5, 4), [6.28, 628.0]))
-    assert holds(wave, "pair", pair=1, part="cosine", value=1.0)
     wall = drawn(clocks(sinusoids(5, 16)))
     assert holds(wall, "position", position=0, pair=1, tip_x=2.5)
 
