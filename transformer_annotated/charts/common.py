@@ -167,7 +167,9 @@ def line_chart(
     ).add_params(picked).properties(width="container", height=260)
 
 
-def _axis(kind: type, rows: Sequence[dict], key: str, base: int) -> object:
+def _axis(
+    kind: type, rows: Sequence[dict], key: str, base: int
+) -> alt.X | alt.Y:
     """An axis for the numbers of a key, logarithmic if it has a base."""
     axis = kind(key, type="quantitative")
     if not base:
