@@ -27,8 +27,6 @@ def test_training_hours_divides_work_by_speed():
     plan, known = run | {"work": 3.6e18, "peak": 1e13}, run | {"hours": 12}
     spec = drawn(training_hours([plan], [known]))
     assert "36 h" in vl_convert.vegalite_to_svg(spec)
-    assert {p["name"]: p["value"] for p in spec["params"]} == {
-        "used": 35,
-        "doublings": 3,
-    }
+    sliders = {p["name"]: p["value"] for p in spec["params"]}
+    assert sliders == {"used": 35, "doublings": 3}
     assert spec["layer"][2]["data"]["values"][0]["hours"] == 12
