@@ -1,0 +1,1 @@
+"""Charts of the book: one module a chapter, and what they share."""
