@@ -15,7 +15,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
-from .workshop.recipe import _unknown
+from .workshop.checks import unknown_name
 from .workshop.translator import _shelves
 
 # %% ../notebooks/16_evaluation.ipynb #422ed916
@@ -73,7 +73,7 @@ def _check_lines(**given: Iterable[str]) -> list[list[str]]:
 def _check_tokenizer(tokenize: str) -> None:
     """Refuse a tokeniser that is not there, with the nearest name."""
     if tokenize not in TOKENIZERS:
-        raise ValueError(_unknown("tokenizer", str(tokenize), TOKENIZERS))
+        raise ValueError(unknown_name("tokenizer", str(tokenize), TOKENIZERS))
 
 
 def _check_samples(none: bool = False, **given: int) -> None:
@@ -228,7 +228,7 @@ def moses_tokenize(
     names = sacremoses.corpus.NonbreakingPrefixes().available_langs
     if language not in names.values():
         known = sorted(set(names.values()))
-        raise ValueError(_unknown("language", str(language), known))
+        raise ValueError(unknown_name("language", str(language), known))
     tokenizer = sacremoses.MosesTokenizer(language)
     return [tokenizer.tokenize(text, return_str=True, escape=escape)
             for text in texts]
@@ -318,7 +318,7 @@ def result(name: str) -> dict:
             return json.loads(file.read_text("utf-8"))
     known = {file.stem for shelf in _shelves("results")
              for file in shelf.glob("*.json")}
-    raise ValueError(_unknown("result", name, sorted(known)))
+    raise ValueError(unknown_name("result", name, sorted(known)))
 
 # %% ../notebooks/17_results.ipynb #6f12d1f8
 SUSTAINED_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
@@ -327,5 +327,5 @@ SUSTAINED_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 def training_flops(hours: float, gpus: int, gpu: str = "P100") -> float:
     """The paper's estimate of what a training cost, in operations."""
     if gpu not in SUSTAINED_FLOPS:
-        raise ValueError(_unknown("GPU", gpu, SUSTAINED_FLOPS))
+        raise ValueError(unknown_name("GPU", gpu, SUSTAINED_FLOPS))
     return hours * 3600 * gpus * SUSTAINED_FLOPS[gpu]

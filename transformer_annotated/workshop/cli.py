@@ -22,20 +22,23 @@ from tqdm import tqdm
 from .. import __version__
 from ..distributed import setup, was_restarted
 from ..evaluation import _check_tokenizer, bleu, chrf
-from ..text import _write
 from transformer_annotated.training import (
     TrainingError,
     TrainState,
     average_checkpoints,
     list_checkpoints,
 )
-from .corpora import _lines, read_pairs
+from transformer_annotated.workshop.files import (
+    read_lines,
+    write_atomically,
+)
+from .parallel import read_pairs
 from transformer_annotated.workshop.recipe import (
     Recipe,
     prepare,
     read_recipe,
     recipe_names,
-    run,
+    run_recipe,
 )
 from .translator import Translator, model_names
 
@@ -98,7 +101,7 @@ def train_command(
         if worker.rank == 0:
             print(tomli_w.dumps(chosen.tables()))
         resume = worker.any_rank(resume or was_restarted())  # each machine counts alone
-        progress = run(chosen, out, resume, worker)
+        progress = run_recipe(chosen, out, resume, worker)
         if worker.rank == 0:
             print(_goodbye(progress, chosen, out))
 
@@ -221,7 +224,7 @@ def translate_command(
         raise ValueError("standard input is closed, and there is no text")
     if not texts and not source and sys.stdin.isatty():
         ahead = 1                                # somebody is waiting
-    lines = texts or _lines(
+    lines = texts or read_lines(
         Path(source) if source else sys.stdin.buffer, longest=10_000)
     said = 0
     bar = tqdm(lines, unit=" lines", disable=None if source else True)
@@ -267,7 +270,7 @@ def evaluate_command(
     bar = tqdm(sources, unit=" lines", disable=None)
     outputs = [*translator.stream(bar, beam=beam, alpha=alpha)]
     if out:
-        _write(out, "".join(f"{line}\n" for line in outputs))
+        write_atomically(out, "".join(f"{line}\n" for line in outputs))
     samples = 1000 if len(pairs) >= 30 else 0
     for score in (
         bleu(outputs, references, tokenize=tokenize, bootstrap=samples),

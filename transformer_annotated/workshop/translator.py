@@ -31,12 +31,9 @@ from transformer_annotated.text import (
     load_tokenizer,
 )
 from ..training import list_checkpoints, load_weights
-from transformer_annotated.workshop.recipe import (
-    Recipe,
-    _unknown,
-    read_recipe,
-    write_toml,
-)
+from .checks import unknown_name
+from .files import write_toml
+from .recipe import Recipe, read_recipe
 
 # %% ../../notebooks/workshop/translator.ipynb #d700f9f5
 def _shelves(what: str) -> list[Path]:
@@ -60,7 +57,7 @@ def _find_model(name: str | Path) -> Path:
             return folder
     if Path(name).is_dir():
         raise ValueError(f"{name}: holds no model (no config.toml)")
-    raise ValueError(_unknown("model", str(name), model_names())
+    raise ValueError(unknown_name("model", str(name), model_names())
                      + " (or the path of a run's folder)")
 
 # %% ../../notebooks/workshop/translator.ipynb #c395282b
