@@ -232,8 +232,8 @@ class Batches:
         self.accumulate = accumulate
         self.rows = token_batches(pairs.source_lengths, lengths, max_tokens,
                                   seed, epoch)
-        self.tokens = [int(lengths[rows].sum()) + len(rows)
-                       for rows in self.rows]
+        self.update_tokens = [int(lengths[rows].sum()) + len(rows)
+                              for rows in self.rows]
 
     def __len__(self) -> int:
         """How many updates the epoch has."""
@@ -247,7 +247,7 @@ class Batches:
 
     def _part(self, rows: np.ndarray, i: int) -> Batch:
         """Some rows of a batch; if there are none, a row without labels."""
-        tokens = self.tokens[i]
+        tokens = self.update_tokens[i]
         if not len(rows):
             src = collate([self.pairs.source(self.rows[i][0])])
             return Batch(src, torch.tensor([[BOS, PAD]]), tokens)

@@ -703,8 +703,8 @@ def test_files_that_have_changed_are_noticed(tmp_path):
     Path(paths[0]).touch()
     before = stamps(folder)
     assert len(prepare(recipe, folder).train) == len(first.train)
-    for change in ("word49", "wo"):  # as long as it was, and shorter
-        files(tmp_path, ["word49", *words[1:-1], change], words[::-1])
+    for change in ("wort0", "wo"):  # as long as it was, and shorter
+        files(tmp_path, [change, *words[1:]], words[::-1])
         os.utime(paths[0], ns=(1, 1))
         with pytest.raises(ValueError, match=r"train\.en, which has changed"):
             prepare(recipe, folder)
