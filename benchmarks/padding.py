@@ -1,17 +1,10 @@
 """Padding and speed of several ways to make batches of Multi30k.
 
-    python -m benchmarks.padding FOLDER --out results/padding.json
-
-FOLDER holds ``train.en`` and ``train.de``, plain or with ``.gz``.
+python -m benchmarks.padding
 """
 
-import argparse
-import json
-import platform
 import random
 import time
-from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,13 +12,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torchtext.data import BucketIterator, Dataset, Field
 from torchtext.data.utils import RandomShuffler
 
+from benchmarks.report import write_result
 from transformer_annotated.batching import (
     Batches,
     cut_into_batches,
     padding_fraction,
     token_batches,
 )
-from transformer_annotated.workshop.parallel import read_pairs
+from transformer_annotated.workshop.corpora import load_corpus
 
 SEED = 0
 VOCABULARY = 10_000
@@ -82,10 +76,10 @@ class ListPairs:
         return self.targets[i]
 
 
-def encode(folder: Path) -> ListPairs:
+def encode() -> ListPairs:
     """Byte pairs of both languages, English to German."""
-    files = [next(folder.glob(f"train.{side}*")) for side in ("en", "de")]
-    english, german = zip(*read_pairs(*files), strict=True)
+    pairs = load_corpus("multi30k").splits["train"]
+    english, german = zip(*pairs, strict=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
     tokenizer.train_from_iterator(
@@ -180,34 +174,17 @@ def large() -> dict:
 
 def main() -> None:
     """Measure, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/padding.json")
+    pairs = encode()
+    write_result(
+        "padding",
+        measure(pairs),
+        ("numpy", "tokenizers", "torch", "torchtext"),
+        SEED,
+        corpus="Multi30k, training part, English to German",
+        vocabulary=VOCABULARY,
+        pairs=len(pairs.sources),
+        **{"making tensors": speed(pairs), "arranging": large()},
     )
-    arguments = parser.parse_args()
-    pairs = encode(arguments.folder)
-    results = {
-        "command": "python -m benchmarks.padding FOLDER",
-        "corpus": "Multi30k, training part, English to German",
-        "vocabulary": VOCABULARY,
-        "pairs": len(pairs.sources),
-        "seed": SEED,
-        "versions": {
-            "python": platform.python_version(),
-            **{
-                name: version(name)
-                for name in ("numpy", "tokenizers", "torch", "torchtext")
-            },
-        },
-        "machine": f"{platform.machine()}, {platform.system()}, one process",
-        "rows": measure(pairs),
-        "making tensors": speed(pairs),
-        "arranging": large(),
-    }
-    arguments.out.parent.mkdir(exist_ok=True)
-    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
-    print(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

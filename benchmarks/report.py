@@ -1,11 +1,16 @@
 """What benchmarks and experiments write: numbers, and how they were made."""
 
 import json
+import os
 import platform
 import shlex
 import sys
+from collections.abc import Sequence
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def _version(name: str) -> str:
@@ -15,26 +20,34 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _command() -> str:
-    """How this program was started, to start it again."""
-    module = sys.modules["__main__"].__spec__  # None, unless by python -m
-    name = ["-m", module.name] if module else sys.argv[:1]
-    return shlex.join(["python", *name, *sys.argv[1:]])
-
-
-def write(
-    path: Path, rows: list[dict] | dict, libraries: tuple = (), **about: object
+def write_result(
+    name: str,
+    rows: list[dict] | dict,
+    libraries: Sequence[str],
+    seed: int | Sequence[int] | None,
+    **about: object,
 ) -> None:
-    """Write rows with command, machine and versions, and print them."""
+    """Write what was measured, and what it takes to measure it again.
+
+    Args:
+        name: Of the file in ``results/``.
+        rows: What was measured.
+        libraries: Those whose versions matter.
+        seed: Of all that is drawn; None = nothing is.
+        about: What else there is to say.
+    """
     report = {
-        "command": _command(),
-        "machine": f"{platform.system()}, {platform.machine()}",
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "date": date.today().isoformat(),
+        "seed": seed,
+        "machine": f"{platform.system()}, {platform.machine()}, "
+        f"{os.cpu_count()} cores",
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in libraries},
         **about,
         "rows": rows,
     }
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+    (RESULTS / f"{name}.json").write_text(text, "utf-8")
     for row in rows if isinstance(rows, list) else [rows]:
         print(*(f"{key}: {value}" for key, value in row.items()), sep=", ")

@@ -132,8 +132,7 @@ def test_too_long_pairs_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "dtype"),
-    [(65_536, np.uint16), (65_537, np.uint32)],
+    ("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)]
 )
 def test_ids_take_two_bytes_if_they_can(tmp_path, vocab_size, dtype):
     """Two bytes hold 65,536 ids; larger vocabularies take four."""

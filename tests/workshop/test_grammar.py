@@ -24,9 +24,7 @@ from transformer_annotated.workshop.grammar import (
     aligned_pair,
     surface,
 )
-from transformer_annotated.workshop.lexicon import (
-    THAT,
-)
+from transformer_annotated.workshop.lexicon import THAT
 
 DECLENSION = """
 d alt König: der alte König, den alten König, dem alten König

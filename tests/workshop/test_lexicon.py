@@ -1,9 +1,6 @@
 """The tables of words agree with themselves."""
 
-from tests.workshop.trees import (
-    VERBS,
-    WORDS,
-)
+from tests.workshop.trees import VERBS, WORDS
 
 
 def test_principal_parts():

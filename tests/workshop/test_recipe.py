@@ -51,6 +51,11 @@ def small(*changes, name="copy"):
     return read_recipe(name, [*SMALL, *changes])
 
 
+def go(recipe, folder, **options):
+    """Carry out a recipe, without a progress bar."""
+    return run_recipe(recipe, folder, progress_bar=False, **options)
+
+
 # --- what comes with the package
 
 
@@ -757,7 +762,7 @@ def test_a_corpus_without_validation(tmp_path, monkeypatch):
     monkeypatch.setattr(CorpusConfig, "load", lambda config: corpus)
     ready = prepare(small(), tmp_path)
     assert ready.valid is None and len(ready.train) == 9
-    assert run_recipe(small(), tmp_path / "run", progress_bar=False).step == 2
+    assert go(small(), tmp_path / "run").step == 2
     assert not any("valid_nll" in r for r in read_metrics(tmp_path / "run"))
 
 
@@ -811,7 +816,7 @@ def test_two_processes_prepare_once(tmp_path):
 
 def test_run_leaves_all_that_belongs_to_it(tmp_path):
     """The recipe, the tokenizer, the metrics, and checkpoints."""
-    progress = run_recipe(small(), tmp_path, progress_bar=False)
+    progress = go(small(), tmp_path)
     assert progress.step == 2
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
@@ -835,11 +840,7 @@ def test_the_seed_decides_the_first_values(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         torch.rand(3)
         folder = tmp_path / name
-        run_recipe(
-            small(f"training.seed={seed}", "log_every=1"),
-            folder,
-            progress_bar=False,
-        )
+        go(small(f"training.seed={seed}", "log_every=1"), folder)
         losses.append([row["loss"] for row in read_metrics(folder)])
     assert losses[0] == losses[1] != losses[2]
 
@@ -849,7 +850,7 @@ def test_run_with_data_prepared_elsewhere(tmp_path):
     prepare(small(), tmp_path / "data")
     before = stamps(tmp_path / "data")
     recipe = small(f"prepared={tmp_path / 'data'}")
-    run_recipe(recipe, tmp_path / "deep" / "run", progress_bar=False)
+    go(recipe, tmp_path / "deep" / "run")
     assert stamps(tmp_path / "data") == before
     assert read_recipe(tmp_path / "deep" / "run" / "config.toml") == recipe
     assert not (tmp_path / "deep" / "run" / "data").exists()
@@ -858,38 +859,23 @@ def test_run_with_data_prepared_elsewhere(tmp_path):
 
 def test_a_run_that_is_refused_leaves_the_other_alone(tmp_path):
     """Neither its recipe nor its tokenizer is overwritten."""
-    run_recipe(small(), tmp_path, progress_bar=False)
+    go(small(), tmp_path)
     before = stamps(tmp_path)
     with pytest.raises(ValueError, match="holds a run already"):
-        run_recipe(small("d_ff=32"), tmp_path, progress_bar=False)
+        go(small("d_ff=32"), tmp_path)
     with pytest.raises(ValueError, match="warmup: 9"):
-        run_recipe(
-            small("warmup=9", "steps=3"),
-            tmp_path,
-            resume=True,
-            progress_bar=False,
-        )
+        go(small("warmup=9", "steps=3"), tmp_path, resume=True)
     assert stamps(tmp_path) == before
     assert (
-        run_recipe(
-            read_recipe(tmp_path / "config.toml"),
-            tmp_path,
-            resume=True,
-            progress_bar=False,
-        ).step
+        go(read_recipe(tmp_path / "config.toml"), tmp_path, resume=True).step
         == 2
     )
 
 
 def test_a_resume_notes_what_changed(tmp_path):
     """The recipe in the folder is that of the last run."""
-    run_recipe(small(), tmp_path, progress_bar=False)
-    assert (
-        run_recipe(
-            small("steps=3"), tmp_path, resume=True, progress_bar=False
-        ).step
-        == 3
-    )
+    go(small(), tmp_path)
+    assert go(small("steps=3"), tmp_path, resume=True).step == 3
     assert read_recipe(tmp_path / "config.toml").training.steps == 3
 
 
@@ -912,7 +898,7 @@ def test_other_workers_write_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "train", look)
     worker, folder = Worker(1, 2), tmp_path / "run"
-    run_recipe(small(f"prepared={tmp_path}"), folder, True, worker, False)
+    go(small(f"prepared={tmp_path}"), folder, resume=True, worker=worker)
     assert not folder.exists()
     assert seen["worker"] is worker and seen["resume"] is True
     assert len(seen["valid"]) == 8
