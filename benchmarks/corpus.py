@@ -1,33 +1,36 @@
-"""Encode a corpus of the size of WMT 2014 English–German, and read it all.
+"""Encode a corpus, and read it: our arrays beside ``datasets`` and its Arrow.
 
-    python benchmarks/corpus.py --out results/corpus.json
+    python -m benchmarks.corpus --pairs 200000
 
 The corpus is drawn, not downloaded: words with the frequencies of natural
-text, about 25 tokens a pair. It is written into two text files, and from there
-on treated like any other pair of files. Memory is that of the encoding process
-and, apart, of its largest worker, each at its worst moment. On a machine that
-is busy with other things, pairs per second of processor time tell more than
-pairs per second.
+text, about 25 tokens a pair, written into two text files, and from there on
+treated like any others. Each way is measured in a process of its own, by its
+processor time and its memory at the worst moment, so that a machine that is
+busy with other things does not matter much. The paper's corpus has 4,508,785
+pairs.
 """
 
 import argparse
-import json
 import os
-import platform
 import random
 import resource
-import shutil
-import sys
 import tempfile
 import time
-from importlib.metadata import version
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice, pairwise
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+from datasets import Dataset, Features, Sequence, Value, load_from_disk
 
-from transformer_annotated.text import train_bpe
-from transformer_annotated.workshop.corpora import encode_pairs, read_pairs
+from benchmarks.report import write_result
+from transformer_annotated.text import load_tokenizer, train_bpe
+from transformer_annotated.workshop.encoded import EncodedPairs, encode_pairs
+from transformer_annotated.workshop.parallel import FilePairs, read_pairs
+
+READ = 100_000  # pairs, in order and at random
 
 
 def draw_words(count: int, draw: random.Random) -> list[str]:
@@ -43,14 +46,16 @@ def draw_words(count: int, draw: random.Random) -> list[str]:
     return list(words)
 
 
-def write_corpus(folder: Path, count: int, seed: int) -> tuple[Path, Path]:
+def write_corpus(folder: Path, count: int, seed: int) -> None:
     """Write two parallel files; the n-th word is used in proportion to 1/n."""
     words = draw_words(30_000, random.Random(seed))
     shares = 1 / (np.arange(len(words)) + 10)
     below = np.cumsum(shares / shares.sum())
     generator = np.random.default_rng(seed)
-    files = folder / "train.en", folder / "train.de"
-    with open(files[0], "w") as left, open(files[1], "w") as right:
+    with (
+        open(folder / "train.en", "w") as left,
+        open(folder / "train.de", "w") as right,
+    ):
         for start in range(0, count, 10_000):
             lines = 2 * min(10_000, count - start)
             ends = generator.integers(4, 17, lines).cumsum().tolist()
@@ -62,119 +67,162 @@ def write_corpus(folder: Path, count: int, seed: int) -> tuple[Path, Path]:
             ]
             left.writelines(text[::2])
             right.writelines(text[1::2])
-    return files
 
 
-def peak_megabytes() -> dict[str, float]:
-    """The most memory that this process, and its largest child, ever had."""
-    who = {"main": resource.RUSAGE_SELF, "worker": resource.RUSAGE_CHILDREN}
-    return {
-        name: round(resource.getrusage(which).ru_maxrss / 1024, 1)
-        for name, which in who.items()
-    }
-
-
-def disk_megabytes(folder: Path) -> float:
-    """The size of a folder's files."""
-    return round(sum(p.stat().st_size for p in folder.iterdir()) / 1e6, 1)
-
-
-def measure(pairs: int, workers: int, seed: int, folder: Path) -> dict:
-    """Draw, train byte pairs on a sample, encode, and read everything."""
-    seconds, cpu, peaks = {}, {}, {}
-    began, busy = time.perf_counter(), sum(os.times()[:4])
-
-    def lap(name: str) -> None:
-        nonlocal began, busy
-        seconds[name] = round(time.perf_counter() - began, 2)
-        cpu[name] = round(sum(os.times()[:4]) - busy, 2)
-        peaks[name] = peak_megabytes()
-        print(name, seconds[name], cpu[name], peaks[name], file=sys.stderr)
-        began, busy = time.perf_counter(), sum(os.times()[:4])
-
-    files = write_corpus(folder, pairs, seed)
-    lap("draw")
-    text = read_pairs(*files)
-    lap("check")
+def draw(folder: Path, pairs: int, seed: int) -> dict:
+    """The corpus, and byte pairs learned from a part of it."""
+    write_corpus(folder, pairs, seed)
+    text = in_files(folder)
     sample = (side for pair in islice(text, 100_000) for side in pair)
-    tokenizer = train_bpe(sample, vocab_size=16_000)
-    lap("train byte pairs")
-    encoded = encode_pairs(
-        text, tokenizer, folder / "encoded", "en", "de", workers=workers
-    )
-    lap("encode")
-    encode_pairs(text, tokenizer, folder / "encoded", "en", "de")
-    lap("open again")
-    tokens = 0
-    for i in range(len(encoded)):
-        tokens += len(encoded.source(i)) + len(encoded.target(i))
-    lap("read in order")
-    order = np.random.default_rng(seed).permutation(len(encoded))
-    check = sum(len(encoded.source(i)) + len(encoded.target(i)) for i in order)
-    lap("read in random order")
-    assert (
-        check
-        == tokens
-        == encoded.source_lengths.sum() + (encoded.target_lengths.sum())
-    )
-    assert len(encoded) + encoded.skipped == pairs
-    lengths = encoded.source_lengths.mean(), encoded.target_lengths.mean()
+    train_bpe(sample, vocab_size=16_000).save(folder / "tokenizer.json")
+    size = sum(file.stat().st_size for file in text.files) / 1e6
+    return {"way": "text files", "disk_megabytes": round(size, 1)}
+
+
+def in_files(folder: Path) -> FilePairs:
+    """The corpus as text."""
+    return read_pairs(folder / "train.en", folder / "train.de")
+
+
+def reading(source: Callable[[int], np.ndarray], pairs: int) -> dict:
+    """Microseconds to read a source, one after the other and at random."""
+    places = np.random.default_rng(0).permutation(pairs)[:READ]
+    answer = {}
+    for name, rows in (("in_order", range(len(places))), ("random", places)):
+        began = time.process_time()
+        for place in rows:
+            source(int(place))
+        spent = 1e6 * (time.process_time() - began) / len(places)
+        answer[f"read_{name}_microseconds"] = round(spent, 2)
+    return answer
+
+
+def row(way: str, folder: Path, pairs: int, seconds: float) -> dict:
+    """What every way of storing ids is asked."""
+    size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     return {
-        "pairs": pairs,
-        "encoded": len(encoded),
-        "skipped": encoded.skipped,
-        "tokens": int(tokens),
-        "mean_tokens": [round(float(mean), 2) for mean in lengths],
-        "vocab_size": tokenizer.vocab_size,
-        "pairs_per_second": round(pairs / seconds["encode"]),
-        "tokens_per_second": round(tokens / seconds["encode"]),
-        "read_pairs_per_second": round(pairs / seconds["read in order"]),
-        "text_megabytes": round(sum(f.stat().st_size for f in files) / 1e6, 1),
-        "encoded_megabytes": disk_megabytes(encoded.folder),
-        "pairs_per_core_second": round(pairs / cpu["encode"]),
-        "seconds": seconds,
-        "cpu_seconds": cpu,
-        "peak_megabytes": peaks,
+        "way": way,
+        "encode_cpu_seconds": round(seconds, 1),
+        "pairs_per_core_second": round(pairs / seconds),
+        "disk_megabytes": round(size / 1e6, 1),
     }
+
+
+def peak() -> float:
+    """The most memory that this process ever had, in megabytes."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def arrays(folder: Path) -> dict:
+    """Our arrays, from text files to reading back."""
+    text, tokenizer = (
+        in_files(folder),
+        load_tokenizer(folder / "tokenizer.json"),
+    )
+    began = time.process_time()
+    encode_pairs(text, tokenizer, folder / "encoded", "en", "de")
+    seconds = time.process_time() - began
+    answer = row("encode_pairs", folder / "encoded", len(text), seconds)
+    answer["encode_peak_megabytes"] = peak()
+    began = time.process_time()
+    encoded = EncodedPairs.open(folder / "encoded")
+    answer["open_seconds"] = round(time.process_time() - began, 3)
+    return answer | reading(encoded.source, len(encoded))
+
+
+def arrow(folder: Path) -> dict:
+    """The same with ``datasets``: text to Arrow, ``map``, a memory map."""
+    text, tokenizer = (
+        in_files(folder),
+        load_tokenizer(folder / "tokenizer.json"),
+    )
+
+    def lines() -> Iterable[dict]:
+        for source, target in text:
+            yield {"source": source, "target": target}
+
+    def encode(batch: dict) -> dict:
+        return {side: tokenizer.encode_batch(batch[side]) for side in batch}
+
+    ids = Sequence(Value("uint16"))
+    features = Features({"source": ids, "target": ids})
+    cache = str(folder / "cache")
+    began = time.process_time()
+    table = Dataset.from_generator(lines, cache_dir=cache)
+    made = table.map(encode, batched=True, batch_size=10_000, features=features)
+    made.save_to_disk(folder / "arrow")
+    seconds = time.process_time() - began
+    answer = row("datasets.map", folder / "arrow", len(text), seconds)
+    answer["encode_peak_megabytes"] = peak()
+    began = time.process_time()
+    opened = load_from_disk(folder / "arrow").with_format("numpy")
+    answer["open_seconds"] = round(time.process_time() - began, 3)
+    return answer | reading(lambda i: opened[i]["source"], len(opened))
+
+
+def tokenizing(folder: Path, way: str) -> dict:
+    """Our cache of words beside the library's own ``encode_batch``."""
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    lines = [source for source, _ in islice(in_files(folder), 200_000)]
+    chunks = [lines[i : i + 10_000] for i in range(0, len(lines), 10_000)]
+    began, busy = time.perf_counter(), time.process_time()
+    if way == "BPETokenizer":
+        for chunk in chunks:
+            tokenizer.encode_batch(chunk)
+    else:
+        for chunk in chunks:
+            for line in tokenizer.tokenizer.encode_batch_fast(chunk):
+                _ = line.ids
+    return {
+        "way": way,
+        "cpu_microseconds_a_sentence": round(
+            1e6 * (time.process_time() - busy) / len(lines), 2
+        ),
+        "microseconds_a_sentence": round(
+            1e6 * (time.perf_counter() - began) / len(lines), 2
+        ),
+    }
+
+
+def alone(work: Callable, *arguments: object, threads: int = 1) -> dict:
+    """Do something in a process of its own, which has so many threads."""
+    os.environ["RAYON_NUM_THREADS"] = str(threads)
+    os.environ["TOKENIZERS_PARALLELISM"] = str(threads > 1).lower()
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        answer = pool.submit(work, *arguments).result()
+    print(answer, flush=True)
+    return answer
 
 
 def main() -> None:
     """Measure, and write the numbers with all that made them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=4_508_785)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="for some 1.5 GB of files")
-    parser.add_argument("--out", type=Path, default=Path("results/corpus.json"))
+    parser.add_argument("--folder", type=Path, help="for files of the corpus")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(dir=options.folder))
-    try:
-        numbers = measure(options.pairs, options.workers, options.seed, folder)
-    finally:
-        shutil.rmtree(folder)
-    command = (
-        f"python benchmarks/corpus.py --pairs {options.pairs} "
-        f"--workers {options.workers} --seed {options.seed} "
-        f"--out {options.out}"
+    library = "tokenizers, encode_batch"
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        rows = [alone(draw, folder, options.pairs, options.seed)]
+        words = [
+            alone(tokenizing, folder, way, threads=threads)
+            | {"threads": threads}
+            for way, threads in (
+                ("BPETokenizer", 1),
+                (library, 1),
+                (library, 2),
+            )
+        ]
+        rows += [alone(arrays, folder), alone(arrow, folder)]
+    write_result(
+        "corpus",
+        rows,
+        ("datasets", "numpy", "tokenizers"),
+        options.seed,
+        pairs=options.pairs,
+        tokenizing=words,
     )
-    result = {
-        "command": command,
-        "seed": options.seed,
-        "workers": options.workers,
-        **numbers,
-        "machine": {
-            "cores": os.cpu_count(),
-            "load": os.getloadavg()[1],
-            "system": platform.platform(),
-        },
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "tokenizers")},
-        },
-    }
-    options.out.parent.mkdir(exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(options.out.read_text())
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
     list_checkpoints,
 )
-from transformer_annotated.workshop.corpora import Corpus, load
+from transformer_annotated.workshop.corpora import Corpus, load_corpus
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.translator import Translator
 
@@ -73,7 +73,9 @@ def main() -> None:
     options = parser.parse_args()
     found = list_checkpoints(options.run / "checkpoints")
     corpora = {
-        variant: load("multi30k", source="en", target="de", variant=variant)
+        variant: load_corpus(
+            "multi30k", source="en", target="de", variant=variant
+        )
         for variant in ("tok", "raw")
     }
     rows = []

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.report import write_result
 from transformer_annotated.evaluation import bleu_variants, evaluate
-from transformer_annotated.workshop.corpora import read_pairs
 from transformer_annotated.workshop.files import model_names
+from transformer_annotated.workshop.parallel import read_pairs
 from transformer_annotated.workshop.translator import Translator
 
 

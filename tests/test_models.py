@@ -7,8 +7,8 @@ from safetensors import safe_open
 
 from tests.site import ROOT
 from transformer_annotated.evaluation import evaluate
-from transformer_annotated.workshop.corpora import read_pairs
 from transformer_annotated.workshop.files import load_result, model_names
+from transformer_annotated.workshop.parallel import read_pairs
 from transformer_annotated.workshop.translator import Translator
 
 EACH = pytest.mark.parametrize("name", model_names())

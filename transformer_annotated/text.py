@@ -8,10 +8,11 @@ __all__ = ['SPECIALS', 'PAD', 'BOS', 'EOS', 'UNK', 'WordTokenizer', 'train_word_
 
 # %% ../notebooks/09_text.ipynb #898269b4
 import json
-import os
-import re
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
 from operator import index
 from pathlib import Path
 
@@ -19,6 +20,14 @@ from tokenizers import Regex, Tokenizer, models, trainers
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.pre_tokenizers import ByteLevel, Split
 from tokenizers.pre_tokenizers import Sequence as InTurn
+
+from transformer_annotated.workshop.checks import (
+    check_at_least,
+    check_rate,
+    check_text,
+    check_texts,
+)
+from .workshop.files import write_atomically
 
 # %% ../notebooks/09_text.ipynb #0d2342c4
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
@@ -68,7 +77,7 @@ class WordTokenizer:
 
     def encode(self, text: str, language: str | None = None) -> list[int]:
         """Ids of a text's words, with neither ``<s>`` nor ``</s>``."""
-        _check_text("text", text)
+        check_text("text", text)
         return self._encode(text, language)
 
     def _encode(self, text: str, language: str | None) -> list[int]:
@@ -82,7 +91,7 @@ class WordTokenizer:
         self, texts: Sequence[str], language: str | None = None
     ) -> list[list[int]]:
         """Ids of several texts in one language."""
-        return [self._encode(text, language) for text in _checked(texts)]
+        return [self._encode(text, language) for text in check_texts(texts)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The words of ids, with blanks between; specials are left out."""
@@ -101,7 +110,7 @@ class WordTokenizer:
     def save(self, path: Path) -> None:
         """Write the words and their frequencies to a JSON file."""
         counts = {word: self.vocab.freqs[word] for word in self._ids}
-        _write(path, json.dumps(
+        write_atomically(path, json.dumps(
             {"type": "words", "languages": list(self._splitters),
              "frequencies": counts}, ensure_ascii=False, indent=0))
 
@@ -115,7 +124,7 @@ def train_word_tokenizer(
         texts: Sentences by language, for instance under "en" and "de".
         min_frequency: Words that occur less often become ``<unk>``.
     """
-    _check_frequency(min_frequency)
+    check_at_least(1, min_frequency=min_frequency)
     frequencies = Counter()
     for language, sentences in texts.items():
         split = _splitter(language)
@@ -128,43 +137,14 @@ def train_word_tokenizer(
     return words
 
 # %% ../notebooks/09_text.ipynb #31d2b8c9
-def _check_text(name: str, text: str) -> None:
-    """Refuse what is no text, or cannot be written as UTF-8."""
-    if not isinstance(text, str):
-        raise ValueError(f"{name}: {type(text).__name__}, expected a str")
-    try:
-        text.isascii() or text.encode()
-    except UnicodeEncodeError as error:
-        place = error.start
-        raise ValueError(
-            f"{name}: lone surrogate U+{ord(text[place]):04X} at character "
-            f"{place}, which is half a character and no text; was the text "
-            "read as UTF-8?") from None
-
-
-def _checked(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
-    """Pass texts on one by one, if they are texts."""
-    if isinstance(texts, str):
-        raise ValueError(f"{name}: a single str, expected several")
-    for i, text in enumerate(texts):
-        _check_text(f"{name}, sentence {i}", text)
-        yield text
-
-
 def _some(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
     """Pass training text on; refuse if in the end there was none."""
     empty = True
-    for text in _checked(texts, name):
+    for text in check_texts(texts, name):
         empty = empty and not text
         yield text
     if empty:
         raise ValueError(f"{name}: no text to train on")
-
-
-def _check_frequency(min_frequency: int) -> None:
-    """Refuse frequencies that no word can have."""
-    if min_frequency < 1:
-        raise ValueError(f"min_frequency: {min_frequency}, expected at least 1")
 
 
 def _check_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
@@ -175,37 +155,14 @@ def _check_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
         raise ValueError(f"ids: {wrong}, but the vocabulary has {vocab_size}")
     return ids
 
-
-def _write(path: Path, text: str) -> None:
-    """Write a file all at once: whoever reads it never sees half of it."""
-    path = Path(path)
-    if path.exists() and not path.is_file():            # a pipe or a device
-        path.write_text(text, encoding="utf-8")
-        return
-    path = path.resolve()                               # behind a link
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
 # %% ../notebooks/09_text.ipynb #50f11e40
-def _byte_symbols() -> dict[int, str]:
-    """A visible character for each byte: itself if it is one already."""
-    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in visible]
-    return {byte: chr(byte) for byte in visible} | {
-        byte: chr(256 + n) for n, byte in enumerate(others)}
-
-
-_SYMBOLS = _byte_symbols()
-_BYTES = {symbol: byte for byte, symbol in _SYMBOLS.items()}
-
-
-def _symbols(text: str) -> str:
-    """The bytes of a text, each as its visible character."""
-    return text.encode().decode("latin-1").translate(_SYMBOLS)
+def _byte_of_symbol() -> dict[str, int]:
+    """The byte that each character of the library's alphabet stands for."""
+    visible = [ord(symbol) for symbol in ByteLevel.alphabet()
+               if ord(symbol) < 256]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {
+        chr(256 + n): byte for n, byte in enumerate(hidden)}
 
 # %% ../notebooks/09_text.ipynb #cea77c49
 _CONTROLS = "\x00-\x1f"
@@ -217,7 +174,16 @@ _WORD = (f" ?{_LETTER}+"                        # a word with its blank
          f"| ?[{_MARKS}]+"                      # punctuation
          f"|[{_CONTROLS}]+"                     # tabs, line ends
          f"| ")                                 # a blank with nothing after it
-_split = re.compile(_WORD).findall
+
+
+def _untrained() -> Tokenizer:
+    """A tokenizer that cuts text into words, and knows no pieces yet."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = InTurn([
+        Split(Regex(_WORD), "isolated"),
+        ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = ByteLevelDecoder()
+    return tokenizer
 
 # %% ../notebooks/09_text.ipynb #2449968d
 def _readable(piece: bytes) -> str:
@@ -225,16 +191,6 @@ def _readable(piece: bytes) -> str:
     text = piece.decode(errors="backslashreplace").replace(" ", "▁")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode()
                    for c in text)
-
-
-def _untrained() -> Tokenizer:
-    """A tokenizer that cuts words as we do, and knows no pieces yet."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = InTurn([
-        Split(Regex(_WORD), "isolated"),
-        ByteLevel(add_prefix_space=False, use_regex=False)])
-    tokenizer.decoder = ByteLevelDecoder()
-    return tokenizer
 
 
 def _check_tokenizer(tokenizer: Tokenizer) -> None:
@@ -248,17 +204,41 @@ def _check_tokenizer(tokenizer: Tokenizer) -> None:
 
 # %% ../notebooks/09_text.ipynb #13cc63f6
 class _WordCache(dict):
-    """Ids of words that came before; a new word is cut into byte pairs."""
+    """Ids of words that came before; a new word goes to the library."""
 
-    def __init__(self, model: models.BPE, blank: str, limit: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, blank: str, limit: int) -> None:
         super().__init__()
-        self.model, self.blank, self.limit = model, blank, limit
+        self.tokenizer, self.blank, self.limit = tokenizer, blank, limit
 
     def __missing__(self, word: str) -> list[int]:
-        ids = [token.id for part in _split(self.blank + word)
-               for token in self.model.tokenize(_symbols(part))]
+        ids = self.tokenizer.encode(self.blank + word).ids
         if len(self) < self.limit:
             self[word] = ids
+        return ids
+
+# %% ../notebooks/09_text.ipynb #bfdc2585
+class _BPEDropout:
+    """Byte pairs with merges left out at random, after Provilkov et al.
+
+    HF ``tokenizers`` can do this too, but its chance cannot be seeded.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        model = json.loads(tokenizer.to_str())["model"]
+        self.ids, self.cutter = model["vocab"], tokenizer.pre_tokenizer
+        self.rank = {tuple(pair): i for i, pair in enumerate(model["merges"])}
+
+    def encode(self, text: str, rate: float, seed: int) -> list[int]:
+        """Ids of a text, which decides with the seed what is left out."""
+        chance, ids = random.Random(f"{seed} {text}").random, []
+        for word, _ in self.cutter.pre_tokenize_str(text):
+            pieces = list(word)
+            while merges := [(self.rank[pair], i)
+                             for i, pair in enumerate(pairwise(pieces))
+                             if pair in self.rank and chance() >= rate]:
+                i = min(merges)[1]
+                pieces[i:i + 2] = [pieces[i] + pieces[i + 1]]
+            ids += [self.ids[piece] for piece in pieces]
         return ids
 
 # %% ../notebooks/09_text.ipynb #cad0076e
@@ -273,12 +253,13 @@ class BPETokenizer:
         _check_tokenizer(tokenizer)
         tokenizer.encode_special_tokens = True  # "</s>" in a text is text
         self.tokenizer = tokenizer
-        self._first = _WordCache(tokenizer.model, "", limit=2**17)
-        self._later = _WordCache(tokenizer.model, " ", limit=2**17)
-        names = map(tokenizer.id_to_token, range(tokenizer.get_vocab_size()))
-        self._bytes = [bytes(_BYTES[symbol] for symbol in name)
-                       if i >= len(SPECIALS) else b""
-                       for i, name in enumerate(names)]
+        self._first = _WordCache(tokenizer, "", limit=2**17)
+        self._later = _WordCache(tokenizer, " ", limit=2**17)
+        names, byte = tokenizer.get_vocab(), _byte_of_symbol()
+        self._bytes = [b""] * len(names)        # of each piece
+        for name, i in names.items():
+            if i >= len(SPECIALS):
+                self._bytes[i] = bytes(byte[symbol] for symbol in name)
 
     @property
     def vocab_size(self) -> int:
@@ -287,7 +268,7 @@ class BPETokenizer:
 
     def encode(self, text: str, language: str | None = None) -> list[int]:
         """Ids of a text's pieces, with neither ``<s>`` nor ``</s>``."""
-        _check_text("text", text)
+        check_text("text", text)
         return self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
@@ -298,16 +279,27 @@ class BPETokenizer:
         return ids
 
     def encode_batch(
-        self, texts: Sequence[str], language: str | None = None
+        self, texts: Sequence[str], language: str | None = None,
+        dropout: float = 0.0, seed: int = 0,
     ) -> list[list[int]]:
-        """Ids of several texts; all languages share them."""
-        return [self._encode(text) for text in _checked(texts)]
+        """Ids of several texts; all languages share them.
+
+        With BPE-dropout, which is not the paper's, each merge is left out at
+        this rate; which ones, only the seed and the text decide.
+        """
+        if not dropout:
+            return [self._encode(text) for text in check_texts(texts)]
+        check_rate(dropout=dropout)
+        return [self._dropout.encode(text, dropout, seed)
+                for text in check_texts(texts)]
+
+    @cached_property
+    def _dropout(self) -> _BPEDropout:
+        return _BPEDropout(self.tokenizer)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; specials are left out."""
-        return b"".join(self._bytes[i]
-                        for i in _check_ids(ids, self.vocab_size)
-                        ).decode(errors="replace")
+        return self.tokenizer.decode(_check_ids(ids, self.vocab_size))
 
     def tokenize(self, text: str, language: str | None = None) -> list[str]:
         """The pieces of a text, with ``▁`` for a blank."""
@@ -320,7 +312,7 @@ class BPETokenizer:
 
     def save(self, path: Path) -> None:
         """Write a JSON file, which is that of HF ``tokenizers``."""
-        _write(path, self.tokenizer.to_str())
+        write_atomically(path, self.tokenizer.to_str())
 
 # %% ../notebooks/09_text.ipynb #29bd47d8
 def train_bpe(
@@ -338,11 +330,11 @@ def train_bpe(
     if vocab_size < least:
         raise ValueError(f"vocab_size: {vocab_size}, expected at least {least}:"
                          f" {len(SPECIALS)} specials and 256 bytes")
-    _check_frequency(min_frequency)
+    check_at_least(1, min_frequency=min_frequency)
     tokenizer = _untrained()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency,
-        special_tokens=list(SPECIALS), initial_alphabet=sorted(_BYTES),
+        special_tokens=list(SPECIALS), initial_alphabet=ByteLevel.alphabet(),
         show_progress=False)
     tokenizer.train_from_iterator(_some(texts), trainer)
     return BPETokenizer(tokenizer)

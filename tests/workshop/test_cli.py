@@ -733,7 +733,7 @@ def test_bad_arguments(tmp_path, arguments, message):
         ("dropout=high", "dropout: 'high', expected"),
         ("max_length=1", "none left"),
         ("max_length=0", "max_length: 0"),
-        ("name=zzz", "no corpus 'zzz'"),
+        ("name=zzz", "unknown corpus, 'zzz'"),
         ("name=", "neither a name nor a source_file"),
         ("source_file=x", "corpus.source_file: 'x', but"),
         ("variant=tok", "variant: 'tok'"),

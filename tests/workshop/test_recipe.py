@@ -22,19 +22,16 @@ from transformer_annotated.training import (
     read_metrics,
 )
 from transformer_annotated.workshop import recipe as module
-from transformer_annotated.workshop.corpora import Corpus, load
+from transformer_annotated.workshop.corpora import Corpus, load_corpus
+from transformer_annotated.workshop.files import write_toml
 from transformer_annotated.workshop.recipe import (
     CorpusConfig,
     Recipe,
     TokenizerConfig,
-    learn_tokenizer,
-    load_corpus,
     prepare,
     read_recipe,
-    recipe_from,
     recipe_names,
-    run,
-    write_toml,
+    run_recipe,
 )
 
 SMALL = [
@@ -52,6 +49,11 @@ SMALL = [
 def small(*changes, name="copy"):
     """A recipe that is done in a moment."""
     return read_recipe(name, [*SMALL, *changes])
+
+
+def go(recipe, folder, **options):
+    """Carry out a recipe, without a progress bar."""
+    return run_recipe(recipe, folder, progress_bar=False, **options)
 
 
 # --- what comes with the package
@@ -408,7 +410,9 @@ def test_tables_make_the_same_recipe(
     file = tmp_path_factory.mktemp("toml") / "config.toml"
     write_toml(file, recipe.tables())
     assert read_recipe(file) == recipe
-    assert recipe_from(tomllib.loads(file.read_text("utf-8")), "") == recipe
+    assert (
+        Recipe.from_tables(tomllib.loads(file.read_text("utf-8")), "") == recipe
+    )
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -421,9 +425,9 @@ def test_tables_say_everything(name):
     assert tables["model"].keys() == {
         field.name for field in fields(TransformerConfig)
     } - {"vocab_size", "pad", "d_k", "d_v"}
-    assert recipe_from(tomllib.loads(tomli_w.dumps(tables)), "") == read_recipe(
-        name
-    )
+    assert Recipe.from_tables(
+        tomllib.loads(tomli_w.dumps(tables)), ""
+    ) == read_recipe(name)
 
 
 def test_write_toml_is_all_or_nothing(tmp_path, monkeypatch):
@@ -456,18 +460,16 @@ def files(folder, source, target, stem="train"):
 
 def test_a_corpus_by_name():
     """Sizes, seed and direction reach the corpus; zeros mean as usual."""
-    corpus = load_corpus(CorpusConfig("copy", train_size=7, valid_size=3))
-    same = load("copy", train_size=7, valid_size=3)
+    corpus = CorpusConfig("copy", train_size=7, valid_size=3).load()
+    same = load_corpus("copy", train_size=7, valid_size=3)
     assert corpus.splits["train"] == same.splits["train"]
     assert len(corpus.splits["valid"]) == 3
-    other = load_corpus(CorpusConfig("copy", train_size=7, seed=1))
+    other = CorpusConfig("copy", train_size=7, seed=1).load()
     assert other.splits["train"] != same.splits["train"]
     assert len(other.splits["valid"]) == 1000
-    german = load_corpus(
-        CorpusConfig("grammar", "de", "en", train_size=5, depth=1)
-    )
+    german = CorpusConfig("grammar", "de", "en", train_size=5, depth=1).load()
     assert (german.source, german.target) == ("de", "en")
-    known = load("grammar", "de", "en", train_size=5, depth=1)
+    known = load_corpus("grammar", "de", "en", train_size=5, depth=1)
     assert german.splits["train"] == known.splits["train"]
 
 
@@ -475,27 +477,25 @@ def test_a_corpus_from_files(tmp_path):
     """Names of files, languages, and what is held out or given."""
     words = [f"word{i}" for i in range(50)]
     a, b = files(tmp_path, words, words[::-1])
-    corpus = load_corpus(CorpusConfig(source_file=a, target_file=b))
+    corpus = CorpusConfig(source_file=a, target_file=b).load()
     assert (corpus.source, corpus.target) == ("en", "de")
     assert (len(corpus.splits["train"]), len(corpus.splits["valid"])) == (45, 5)
-    corpus = load_corpus(
-        CorpusConfig(source_file=a, target_file=b, source="fr", valid_size=2)
-    )
+    corpus = CorpusConfig(
+        source_file=a, target_file=b, source="fr", valid_size=2
+    ).load()
     assert (corpus.source, len(corpus.splits["valid"])) == ("fr", 2)
-    held = load_corpus(
-        CorpusConfig(source_file=a, target_file=b, valid_size=2, seed=1)
-    )
+    held = CorpusConfig(
+        source_file=a, target_file=b, valid_size=2, seed=1
+    ).load()
     assert list(held.splits["valid"]) != list(corpus.splits["valid"])
     c, d = files(tmp_path, ["one"], ["two"], "valid")
-    given = load_corpus(
-        CorpusConfig(
-            source_file=a,
-            target_file=b,
-            valid_source_file=c,
-            valid_target_file=d,
-            train_size=9,
-        )
-    )
+    given = CorpusConfig(
+        source_file=a,
+        target_file=b,
+        valid_source_file=c,
+        valid_target_file=d,
+        train_size=9,
+    ).load()
     assert list(given.splits["valid"]) == [("one", "two")]
     assert next(iter(given.splits["train"])) == ("word0", "word49")
     assert len(given.splits["train"]) == 9
@@ -507,9 +507,9 @@ def test_a_corpus_from_a_table(tmp_path):
     table.write_text("".join(f"a{i}\tb{i}\n" for i in range(20)))
     other = tmp_path / "b.tsv"
     other.write_text("c\td\n")
-    corpus = load_corpus(
-        CorpusConfig(source_file=str(table), valid_source_file=str(other))
-    )
+    corpus = CorpusConfig(
+        source_file=str(table), valid_source_file=str(other)
+    ).load()
     assert list(corpus.splits["valid"]) == [("c", "d")]
     assert len(corpus.splits["train"]) == 20
 
@@ -532,7 +532,7 @@ def test_a_corpus_from_a_table(tmp_path):
 def test_corpora_that_cannot_be_meant(config, name):
     """Neither a name nor files, or something of both."""
     with pytest.raises(ValueError, match=f"corpus.*{name}"):
-        load_corpus(CorpusConfig(**config))
+        CorpusConfig(**config).load()
 
 
 # --- the vocabulary
@@ -549,7 +549,7 @@ def test_the_vocabulary_is_of_the_training_part_alone(kind):
     train = [("apple tree", "apfel baum")] * 5
     corpus = corpus_of(train, [("zebra crossing", "zebra streifen")] * 9)
     config = TokenizerConfig(kind, vocab_size=300)
-    tokenizer = learn_tokenizer(corpus, config)
+    tokenizer = config.train(corpus)
     if kind == "words":
         assert tokenizer.encode("zebra", "") == [UNK]
         assert UNK not in tokenizer.encode("apple tree apfel baum", "")
@@ -563,37 +563,35 @@ def test_lines_that_are_no_text_are_not_learned(kind):
     """A line that no limit would let pass teaches nothing, on either side."""
     good = ("word word", "wort wort")
     config = TokenizerConfig(kind, max_length=3)
-    known = learn_tokenizer(corpus_of([good], []), config)
+    known = config.train(corpus_of([good], []))
     for bad in (("bad " * 76, "x"), ("x", "bad " * 76)):
-        found = learn_tokenizer(corpus_of([good, bad], []), config)
+        found = config.train(corpus_of([good, bad], []))
         assert found.vocab_size == known.vocab_size
     limit = ("bad " * 75, "x")  # 300 letters
-    found = learn_tokenizer(corpus_of([good, limit], []), config)
+    found = config.train(corpus_of([good, limit], []))
     assert found.vocab_size > known.vocab_size
 
 
 def test_words_are_cut_by_the_rules_of_their_language():
     """Two languages, one vocabulary; one language for both sides, too."""
     pairs = [("don't go", "geh nicht z.B.")] * 2
-    two = learn_tokenizer(
-        corpus_of(pairs, [], "en", "de"), TokenizerConfig("words")
-    )
+    two = TokenizerConfig("words").train(corpus_of(pairs, [], "en", "de"))
     assert two.decode(two.encode("don't", "en")) == "do n't"
     assert two.decode(two.encode("z.B. geh", "de")) == "z.B. geh"
-    one = learn_tokenizer(corpus_of(pairs, []), TokenizerConfig("words"))
+    one = TokenizerConfig("words").train(corpus_of(pairs, []))
     assert one.decode(one.encode("don't z.B.", "")) == "don't z.B."
 
 
 def test_rare_words_and_sizes():
     """Minimum frequency and size are those of the recipe."""
     corpus = corpus_of([("a a b", "a c c")], [])
-    words = learn_tokenizer(corpus, TokenizerConfig("words", min_frequency=2))
+    words = TokenizerConfig("words", min_frequency=2).train(corpus)
     assert words.decode(words.encode("a b c", "")) == "a c"
     corpus = corpus_of([("banana " * 9, "bandana " * 9)], [])
     for size in (262, 265):
-        pairs = learn_tokenizer(corpus, TokenizerConfig(vocab_size=size))
+        pairs = TokenizerConfig(vocab_size=size).train(corpus)
         assert pairs.vocab_size == size
-    rare = learn_tokenizer(corpus, TokenizerConfig(min_frequency=1000))
+    rare = TokenizerConfig(min_frequency=1000).train(corpus)
     assert rare.vocab_size == 260
 
 
@@ -605,6 +603,13 @@ def test_rare_words_and_sizes():
         ({"vocab_size": 1.5}, "vocab_size: 1.5, expected int"),
         ({"max_length": -1}, "max_length: -1, expected 0 or more"),
         ({"max_length": 0}, "max_length: 0, expected at least 1"),
+        ({"bpe_dropout": 1.0, "bpe_dropout_copies": 1}, "bpe_dropout: 1.0, "),
+        ({"bpe_dropout": 0.1}, "bpe_dropout, bpe_dropout_copies: one is 0"),
+        ({"bpe_dropout_copies": 1}, "bpe_dropout, bpe_dropout_copies: one"),
+        (
+            {"kind": "words", "bpe_dropout": 0.1, "bpe_dropout_copies": 1},
+            "bpe_dropout: only for byte-pairs",
+        ),
     ],
 )
 def test_bad_tokenizers(config, message):
@@ -641,18 +646,18 @@ def test_prepare_leaves_what_training_needs(tmp_path):
     folder = tmp_path / "deep" / "data"
     names = {path.name for path in folder.iterdir()} - {".lock"}
     assert names == {"tokenizer.json", "train", "valid", "prepared.toml"}
-    (pair,) = load("copy", train_size=40).splits["train"][:1]
+    (pair,) = load_corpus("copy", train_size=40).splits["train"][:1]
     ids = ready.tokenizer.encode(pair[0], "")
     assert ready.train.source(0).tolist() == ids
     note = tomllib.loads((folder / "prepared.toml").read_text())
-    assert note.keys() == {"corpus", "tokenizer"}
+    assert note.keys() == {"corpus", "tokenizer", "files"}
 
 
 def test_prepare_does_nothing_the_second_time(tmp_path, monkeypatch):
     """Nothing is loaded, learned or written."""
     first = prepare(small(), tmp_path)
     before = stamps(tmp_path)
-    for name in ("load", "train_word_tokenizer", "encode_pairs"):
+    for name in ("load_corpus", "train_word_tokenizer", "encode_pairs"):
         monkeypatch.setattr(module, name, None)
     again = prepare(small("steps=99", "dropout=0.3"), tmp_path)
     assert stamps(tmp_path) == before
@@ -689,14 +694,50 @@ def test_data_of_another_version_is_refused(tmp_path, note):
         prepare(small(), tmp_path)
 
 
+def test_files_that_have_changed_are_noticed(tmp_path):
+    """In a line that names the file; the same text at another time passes."""
+    words = [f"word{i}" for i in range(50)]
+    paths = files(tmp_path, words, words[::-1])
+    recipe = small(
+        *map("{}={}".format, ("source_file", "target_file"), paths),
+        "train_size=0",
+        name="your-files",
+    )
+    folder = tmp_path / "data"
+    first = prepare(recipe, folder)
+    Path(paths[0]).touch()
+    before = stamps(folder)
+    assert len(prepare(recipe, folder).train) == len(first.train)
+    for change in ("wort0", "wo"):  # as long as it was, and shorter
+        files(tmp_path, [change, *words[1:]], words[::-1])
+        os.utime(paths[0], ns=(1, 1))
+        with pytest.raises(ValueError, match=r"train\.en, which has changed"):
+            prepare(recipe, folder)
+    assert stamps(folder) == before
+    Path(paths[0]).unlink()
+    assert len(prepare(recipe, folder).train) == len(first.train)
+
+
+def test_the_training_part_alone_is_encoded_with_dropout(tmp_path):
+    """So many more times; none without byte pairs."""
+    changes = "kind=byte-pairs", "bpe_dropout=0.5", "bpe_dropout_copies=2"
+    ready = prepare(small("vocab_size=300", *changes), tmp_path)
+    assert (len(ready.train), len(ready.valid)) == (120, 8)
+    plain, once = ready.train.source(0).tolist(), ready.train.source(40)
+    assert ready.tokenizer.decode(once) == ready.tokenizer.decode(plain)
+    assert ready.train.source_lengths[40:].sum() > (
+        2 * ready.train.source_lengths[:40].sum()
+    )
+
+
 def test_a_preparation_that_failed_is_done_again(tmp_path, monkeypatch):
     """Without the note, nothing counts as prepared."""
     real = module.encode_pairs
 
-    def stop(pairs, tokenizer, folder, *rest):
+    def stop(pairs, tokenizer, folder, *rest, **more):
         if folder.name == "valid":
             raise KeyboardInterrupt
-        return real(pairs, tokenizer, folder, *rest)
+        return real(pairs, tokenizer, folder, *rest, **more)
 
     monkeypatch.setattr(module, "encode_pairs", stop)
     with pytest.raises(KeyboardInterrupt):
@@ -717,14 +758,11 @@ def test_long_sentences_are_left_out(tmp_path):
 def test_a_corpus_without_validation(tmp_path, monkeypatch):
     """Nothing to validate on is not an error."""
     pairs = [("a b", "b a")] * 9
-    monkeypatch.setattr(
-        module,
-        "load_corpus",
-        lambda config: Corpus("mine", "", "", {"train": pairs}),
-    )
+    corpus = Corpus("mine", "", "", {"train": pairs})
+    monkeypatch.setattr(CorpusConfig, "load", lambda config: corpus)
     ready = prepare(small(), tmp_path)
     assert ready.valid is None and len(ready.train) == 9
-    assert run(small(), tmp_path / "run", progress_bar=False).step == 2
+    assert go(small(), tmp_path / "run").step == 2
     assert not any("valid_nll" in r for r in read_metrics(tmp_path / "run"))
 
 
@@ -778,7 +816,7 @@ def test_two_processes_prepare_once(tmp_path):
 
 def test_run_leaves_all_that_belongs_to_it(tmp_path):
     """The recipe, the tokenizer, the metrics, and checkpoints."""
-    progress = run(small(), tmp_path, progress_bar=False)
+    progress = go(small(), tmp_path)
     assert progress.step == 2
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
@@ -802,11 +840,7 @@ def test_the_seed_decides_the_first_values(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         torch.rand(3)
         folder = tmp_path / name
-        run(
-            small(f"training.seed={seed}", "log_every=1"),
-            folder,
-            progress_bar=False,
-        )
+        go(small(f"training.seed={seed}", "log_every=1"), folder)
         losses.append([row["loss"] for row in read_metrics(folder)])
     assert losses[0] == losses[1] != losses[2]
 
@@ -816,7 +850,7 @@ def test_run_with_data_prepared_elsewhere(tmp_path):
     prepare(small(), tmp_path / "data")
     before = stamps(tmp_path / "data")
     recipe = small(f"prepared={tmp_path / 'data'}")
-    run(recipe, tmp_path / "deep" / "run", progress_bar=False)
+    go(recipe, tmp_path / "deep" / "run")
     assert stamps(tmp_path / "data") == before
     assert read_recipe(tmp_path / "deep" / "run" / "config.toml") == recipe
     assert not (tmp_path / "deep" / "run" / "data").exists()
@@ -825,36 +859,23 @@ def test_run_with_data_prepared_elsewhere(tmp_path):
 
 def test_a_run_that_is_refused_leaves_the_other_alone(tmp_path):
     """Neither its recipe nor its tokenizer is overwritten."""
-    run(small(), tmp_path, progress_bar=False)
+    go(small(), tmp_path)
     before = stamps(tmp_path)
     with pytest.raises(ValueError, match="holds a run already"):
-        run(small("d_ff=32"), tmp_path, progress_bar=False)
+        go(small("d_ff=32"), tmp_path)
     with pytest.raises(ValueError, match="warmup: 9"):
-        run(
-            small("warmup=9", "steps=3"),
-            tmp_path,
-            resume=True,
-            progress_bar=False,
-        )
+        go(small("warmup=9", "steps=3"), tmp_path, resume=True)
     assert stamps(tmp_path) == before
     assert (
-        run(
-            read_recipe(tmp_path / "config.toml"),
-            tmp_path,
-            resume=True,
-            progress_bar=False,
-        ).step
+        go(read_recipe(tmp_path / "config.toml"), tmp_path, resume=True).step
         == 2
     )
 
 
 def test_a_resume_notes_what_changed(tmp_path):
     """The recipe in the folder is that of the last run."""
-    run(small(), tmp_path, progress_bar=False)
-    assert (
-        run(small("steps=3"), tmp_path, resume=True, progress_bar=False).step
-        == 3
-    )
+    go(small(), tmp_path)
+    assert go(small("steps=3"), tmp_path, resume=True).step == 3
     assert read_recipe(tmp_path / "config.toml").training.steps == 3
 
 
@@ -877,7 +898,7 @@ def test_other_workers_write_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "train", look)
     worker, folder = Worker(1, 2), tmp_path / "run"
-    run(small(f"prepared={tmp_path}"), folder, True, worker, False)
+    go(small(f"prepared={tmp_path}"), folder, resume=True, worker=worker)
     assert not folder.exists()
     assert seen["worker"] is worker and seen["resume"] is True
     assert len(seen["valid"]) == 8

@@ -105,7 +105,7 @@ def train_command(
     import tomli_w
 
     from transformer_annotated.distributed import process_group, was_restarted
-    from transformer_annotated.workshop.recipe import run
+    from transformer_annotated.workshop.recipe import run_recipe
 
     chosen = resolve_recipe(
         recipe, source, target, out, resume, changes or [])
@@ -119,7 +119,7 @@ def train_command(
             print(tomli_w.dumps(chosen.tables()))
         resume = worker.any_rank(            # each machine counts alone
             resume or was_restarted())
-        progress = run(chosen, out, resume, worker)
+        progress = run_recipe(chosen, out, resume, worker)
         if worker.rank == 0:
             print(closing_message(progress, chosen, out))
 
@@ -293,7 +293,7 @@ def evaluate_command(
     from tqdm import tqdm
 
     from transformer_annotated.evaluation import evaluate
-    from transformer_annotated.workshop.corpora import read_pairs
+    from transformer_annotated.workshop.parallel import read_pairs
     from transformer_annotated.workshop.translator import Translator
 
     if out and not out.parent.is_dir():
