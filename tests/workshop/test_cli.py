@@ -656,9 +656,7 @@ def test_help_does_not_wait_for_torch():
     """Nor for anything else that only a command needs."""
     code = """if True:
         import sys
-        from transformer_annotated.workshop.checkpoints import list_checkpoints
-from transformer_annotated.workshop.checks import TrainingError
-from transformer_annotated.workshop.cli import main
+        from transformer_annotated.workshop.cli import main
         sys.argv = ["transformer-annotated", "--help"]
         try:
             main()
