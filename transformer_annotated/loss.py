@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from .attention import _check_shares, _check_sizes
-from .embeddings import _check_ids
+from .workshop.checks import check_at_least, check_rate
+from .workshop.tensors import check_ids
 
 # %% ../notebooks/13_loss.ipynb #0cd3e8f1
 def smoothed_targets(
@@ -28,8 +28,8 @@ def smoothed_targets(
         epsilon: Probability that is taken from the right token, and spread
             evenly over all of them, the right one included.
     """
-    _check_shares(epsilon=epsilon)
-    _check_ids("labels", labels.reshape(1, -1), vocab_size)
+    check_rate(epsilon=epsilon)
+    check_ids("labels", labels.reshape(1, -1), vocab_size)
     right = F.one_hot(labels.long(), vocab_size)          # (..., V)
     return (1 - epsilon) * right + epsilon / vocab_size
 
@@ -84,8 +84,8 @@ def _check_loss(
     name: str, x: Tensor, labels: Tensor, vocab_size: int, epsilon: float
 ) -> None:
     """Refuse predictions and labels that do not belong together."""
-    _check_shares(epsilon=epsilon)
-    _check_ids("labels", labels, vocab_size)
+    check_rate(epsilon=epsilon)
+    check_ids("labels", labels, vocab_size)
     if x.dim() != 3 or x.shape[:2] != labels.shape:
         raise ValueError(f"{name}: shape {tuple(x.shape)}, but labels have "
                          f"{tuple(labels.shape)}; expected (B, T, size) and "
@@ -231,7 +231,7 @@ def linear_cross_entropy(
         The numbers of :func:`label_smoothed_cross_entropy`, and ``correct`` if asked for.
     """
     _check_loss("hidden", hidden, labels, len(weight), epsilon)
-    _check_sizes(chunk=chunk)
+    check_at_least(1, chunk=chunk)
     if weight.dim() != 2 or weight.size(1) != hidden.size(2):
         raise ValueError(f"weight: shape {tuple(weight.shape)}, expected (V, "
                          f"{hidden.size(2)}), where {hidden.size(2)} is the "

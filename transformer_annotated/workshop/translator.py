@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..attention import MultiHeadAttention
 from ..batching import collate, cut_into_batches
-from ..decoding import Hypothesis, _in_use, beam_search
+from ..decoding import Hypothesis, beam_search, eval_mode
 from ..model import Transformer
 from transformer_annotated.text import (
     BOS,
@@ -140,7 +140,7 @@ class Translator:
     ) -> str | list[str]:
         """Translate a sentence, or any number of sentences.
 
-        ``alpha``, ``offset`` and ``extra`` go to
+        ``alpha``, ``offset`` and ``extra_length`` go to
         :func:`~transformer_annotated.decoding.beam_search`.
         """
         alone = isinstance(text, str)
@@ -260,7 +260,7 @@ def _explain(
     read = [BOS, *said[:-1]]
     src, tgt = (torch.tensor([ids], device=translator.device)
                 for ids in ([*source, EOS], read))
-    with _in_use(translator.model), _watched(translator.model) as seen:
+    with eval_mode(translator.model), _watched(translator.model) as seen:
         translator.model(src, tgt)
     n = translator.model.config.layers
     encoder, decoder, cross = (
