@@ -40,10 +40,10 @@ def ours(model: Transformer) -> Decoder:
     """The searches of this book, stopped after so many words."""
 
     def decode(src: Tensor, beam: int) -> list[list[int]]:
-        extra = LENGTH - src.size(1)
+        extra_length = LENGTH - src.size(1)
         if beam == 1:
-            return greedy_decode(model, src, extra)
-        found = beam_search(model, src, beam, extra=extra)
+            return greedy_decode(model, src, extra_length)
+        found = beam_search(model, src, beam, extra_length=extra_length)
         return [best.tokens for best, *_ in found]
 
     return decode

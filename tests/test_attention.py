@@ -13,8 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_annotated.attention import (
-    FixedCache,
-    GrowingCache,
     MultiHeadAttention,
     additive_score,
     attention,
@@ -406,81 +404,6 @@ def test_compiles_to_one_graph():
         x = torch.randn(2, length, 24)
         mask = causal_mask(length)
         assert_close(compiled(x, x, x, mask), module(x, x, x, mask))
-
-
-# Caches
-
-
-@pytest.mark.parametrize("sizes", [[1] * 9, [4, 1, 1, 3], [9]])
-def test_growing_cache_equals_all_at_once(sizes):
-    """However the words come, each meets the keys of all before it."""
-    attend = MultiHeadAttention(24, 4, d_k=5, d_v=7)
-    x = torch.randn(3, 2, 9, 24)  # queries, keys and values
-    cache, start, pieces = GrowingCache(), 0, []
-    with torch.no_grad():
-        for piece in x.split(sizes, dim=2):
-            end = start + piece.size(2)
-            mask = causal_mask(end)[start:]
-            pieces.append(attend(*piece, mask, cache))
-            start = end
-        assert cache.length == 9
-        expected = attend(*x, causal_mask(9))
-    assert_close(torch.cat(pieces, 1), expected)
-
-
-def test_growing_cache_makes_room_in_advance():
-    """It moves what it holds seldom: room is doubled when it is full."""
-    attend, cache, moves = MultiHeadAttention(8, 2), GrowingCache(), set()
-    with torch.no_grad():
-        for _ in range(100):
-            attend(*[torch.randn(1, 1, 8)] * 3, cache=cache)
-            moves.add(cache.kept[0].size(2))
-    assert cache.length == 100 and len(moves) <= 8
-
-
-def test_fixed_cache_projects_once():
-    """Keys and values of a memory are made at the first call only."""
-    attend, cache = MultiHeadAttention(8, 2), FixedCache()
-    x, y, z = (torch.randn(2, n, 8) for n in (3, 5, 5))
-    first = attend(x, y, z, cache=cache)
-    assert_close(first, attend(x, y, z))
-    attend.w_k.register_forward_hook(lambda *_: pytest.fail("projected again"))
-    assert torch.equal(attend(x, y, z, cache=cache), first)
-
-
-@pytest.mark.parametrize("kind", [GrowingCache, FixedCache])
-def test_a_cache_of_another_batch_is_refused(kind):
-    """One sentence would broadcast in silence over what was kept of two."""
-    attend, cache = MultiHeadAttention(8, 2), kind()
-    attend(*[torch.randn(2, 1, 8)] * 3, cache=cache)
-    with pytest.raises(ValueError, match="cache: was filled by another"):
-        MultiHeadAttention(8, 2)(*[torch.randn(2, 1, 8)] * 3, cache=cache)
-    with pytest.raises(
-        ValueError, match=r"cache: holds 2 sentences, but key has 1"
-    ):
-        attend(*[torch.randn(1, 1, 8)] * 3, cache=cache)
-
-
-def test_a_cache_of_another_memory_is_refused():
-    """Keys made from a memory do not serve one of another length."""
-    attend, cache = MultiHeadAttention(8, 2), FixedCache()
-    x = torch.randn(2, 3, 8)
-    attend(x, *[torch.randn(2, 5, 8)] * 2, cache=cache)
-    with pytest.raises(ValueError, match=r"cache: .* 5 tokens, but .* has 6"):
-        attend(x, *[torch.randn(2, 6, 8)] * 2, cache=cache)
-
-
-def test_a_growing_cache_is_for_inference():
-    """With gradients, only all at once; a second call says what to do."""
-    attend, cache = MultiHeadAttention(8, 2), GrowingCache()
-    x = torch.randn(2, 3, 8)
-    attend(x, x, x, causal_mask(3), cache).sum().backward()
-    with pytest.raises(ValueError, match=r"cache: .* torch.no_grad"):
-        attend(x, x, x, cache=cache)
-    assert cache.length == 3
-    with torch.no_grad():
-        attend(x, x, x, cache=cache)
-    assert cache.length == 6
 
 
 # Rival scores

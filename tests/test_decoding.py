@@ -13,13 +13,13 @@ from torch.testing import assert_close
 from transformer_annotated import decoding
 from transformer_annotated.decoding import (
     Hypothesis,
-    _top,
     beam_search,
     greedy_decode,
     length_penalty,
 )
 from transformer_annotated.model import Transformer, TransformerConfig
 from transformer_annotated.text import BOS, EOS, PAD
+from transformer_annotated.workshop.incremental import IncrementalDecoder
 
 WORDS = (3, 4, 5)
 quick = settings(max_examples=10, deadline=None)
@@ -55,9 +55,11 @@ def next_log_probabilities(model, source, starts):
     return logits.log_softmax(-1).tolist()
 
 
-def plain_beam_search(model, source, beam, alpha=0.6, offset=5, extra=50):
+def plain_beam_search(
+    model, source, beam, alpha=0.6, offset=5, extra_length=50
+):
     """All that a beam meets until it is empty, the best first; no shortcut."""
-    live, found, room, limit = [(0.0, ())], [], beam, len(source) + extra
+    live, found, room, limit = [(0.0, ())], [], beam, len(source) + extra_length
     while live:
         rows = next_log_probabilities(model, source, [w for _, w in live])
         candidates = [
@@ -109,7 +111,7 @@ def assert_same(hypotheses, expected):
 def test_a_beam_of_one_is_greedy(seed):
     """One hypothesis has no choice but the most probable word."""
     model, src = make_model(seed), padded(SOURCES)
-    narrow = beam_search(model, src, beam=1, extra=4)
+    narrow = beam_search(model, src, beam=1, extra_length=4)
     assert [found.tokens for (found,) in narrow] == greedy_decode(model, src, 4)
 
 
@@ -127,7 +129,7 @@ def test_greedy_takes_the_most_probable_word(seed):
                 break
             words.append(word)
         expected.append(words)
-    assert greedy_decode(model, padded(SOURCES), extra=4) == expected
+    assert greedy_decode(model, padded(SOURCES), extra_length=4) == expected
 
 
 @quick
@@ -137,7 +139,12 @@ def test_a_large_beam_is_exhaustive_search(seed, alpha, offset):
     model = make_model(seed)
     settings = {"alpha": alpha, "offset": offset}
     found = beam_search(
-        model, padded(SOURCES[:3]), beam=400, n_best=5, extra=0, **settings
+        model,
+        padded(SOURCES[:3]),
+        beam=400,
+        n_best=5,
+        extra_length=0,
+        **settings,
     )
     for source, hypotheses in zip(SOURCES[:3], found, strict=True):
         best = every_sentence(model, source, len(source), **settings)[:5]
@@ -151,7 +158,12 @@ def test_search_equals_a_plain_one(seed, beam, alpha, data):
     offset = data.draw(st.sampled_from([0, 5]))
     n_best = data.draw(st.integers(1, beam))
     model = make_model(seed)
-    settings = {"beam": beam, "alpha": alpha, "offset": offset, "extra": 4}
+    settings = {
+        "beam": beam,
+        "alpha": alpha,
+        "offset": offset,
+        "extra_length": 4,
+    }
     found = beam_search(model, padded(SOURCES), n_best=n_best, **settings)
     for source, hypotheses in zip(SOURCES, found, strict=True):
         expected = plain_beam_search(model, source, **settings)
@@ -161,7 +173,7 @@ def test_search_equals_a_plain_one(seed, beam, alpha, data):
 def test_a_hopeless_hypothesis_keeps_its_place():
     """Dropping it alone would leave room for others, and change the answer."""
     model, source = make_model(seed=17, scale=2.0), [5, 5, 4, 3, EOS]
-    settings = {"beam": 6, "alpha": 1.0, "extra": 4}
+    settings = {"beam": 6, "alpha": 1.0, "extra_length": 4}
     ((best,),) = beam_search(model, padded([source]), **settings)
     assert_same([best], plain_beam_search(model, source, **settings)[:1])
 
@@ -170,9 +182,9 @@ def test_a_hopeless_hypothesis_keeps_its_place():
 def test_rows_may_change_hands(seed):
     """As many rows as before, but of other sources: memories follow."""
     model, sources = make_model(seed), [[4], [5, 4, 3, EOS]]
-    found = beam_search(model, padded(sources), 10, n_best=10, extra=0)
+    found = beam_search(model, padded(sources), 10, n_best=10, extra_length=0)
     for source, hypotheses in zip(sources, found, strict=True):
-        expected = plain_beam_search(model, source, beam=10, extra=0)
+        expected = plain_beam_search(model, source, beam=10, extra_length=0)
         assert_same(hypotheses, expected[:10])
 
 
@@ -182,17 +194,18 @@ def test_batch_order_and_padding_change_nothing(seed, order, padding):
     """Each source gets what it gets alone, in the order of the batch."""
     model = make_model(seed)
     alone = [
-        beam_search(model, padded([source]), n_best=2, extra=4)[0]
+        beam_search(model, padded([source]), n_best=2, extra_length=4)[0]
         for source in SOURCES
     ]
     src = padded([SOURCES[i] for i in order])
     src = torch.cat([src, src.new_zeros(4, padding)], 1)
-    together = beam_search(model, src, n_best=2, extra=4)
+    together = beam_search(model, src, n_best=2, extra_length=4)
     for i, hypotheses in zip(order, together, strict=True):
         assert_same(hypotheses, values(alone[i]))
-    greedy = greedy_decode(model, src, extra=4)
+    greedy = greedy_decode(model, src, extra_length=4)
     assert greedy == [
-        greedy_decode(model, padded([SOURCES[i]]), extra=4)[0] for i in order
+        greedy_decode(model, padded([SOURCES[i]]), extra_length=4)[0]
+        for i in order
     ]
 
 
@@ -200,10 +213,12 @@ def test_the_papers_settings_are_the_defaults():
     """A beam of 4, alpha 0.6 in the form of GNMT, 50 words more at most."""
     model, src = make_model(seed=3), padded(SOURCES)
     said = beam_search(
-        model, src, beam=4, alpha=0.6, offset=5, n_best=1, extra=50
+        model, src, beam=4, alpha=0.6, offset=5, n_best=1, extra_length=50
     )
     assert beam_search(model, src) == said
-    assert greedy_decode(model, src) == greedy_decode(model, src, extra=50)
+    assert greedy_decode(model, src) == greedy_decode(
+        model, src, extra_length=50
+    )
 
 
 @pytest.mark.parametrize(
@@ -256,13 +271,13 @@ def test_scores_are_log_probabilities_over_penalties():
 def test_n_best_are_distinct_and_sorted(seed):
     """The best comes first, and is what a search for one finds."""
     model, src = make_model(seed), padded(SOURCES)
-    found = beam_search(model, src, beam=6, n_best=6, extra=4)
+    found = beam_search(model, src, beam=6, n_best=6, extra_length=4)
     for hypotheses in found:
         assert len(hypotheses) == 6
         assert len({tuple(h.tokens) for h in hypotheses}) == 6
         assert all(a.score >= b.score for a, b in pairwise(hypotheses))
     for n in (1, 3):
-        fewer = beam_search(model, src, beam=6, n_best=n, extra=4)
+        fewer = beam_search(model, src, beam=6, n_best=n, extra_length=4)
         for some, all_of_them in zip(fewer, found, strict=True):
             assert_same(some, values(all_of_them[:n]))
 
@@ -270,7 +285,9 @@ def test_n_best_are_distinct_and_sorted(seed):
 def test_fewer_than_n_best_where_there_are_no_more():
     """With one word and one place there are two sentences."""
     model = make_model(vocab_size=4)
-    (found,) = beam_search(model, torch.tensor([[3]]), 8, n_best=8, extra=0)
+    (found,) = beam_search(
+        model, torch.tensor([[3]]), 8, n_best=8, extra_length=0
+    )
     assert sorted(h.tokens for h in found) == [[], [3]]
 
 
@@ -294,8 +311,8 @@ def test_the_limit_is_the_source_and_so_many_words(monkeypatch, length):
     change_logits(monkeypatch, model, EOS=-30.0)
     src = padded([[4] * length, [5, EOS]])
     words = [length + 3, 2 + 3]
-    assert [len(w) for w in greedy_decode(model, src, extra=3)] == words
-    found = beam_search(model, src, beam=2, alpha=0, extra=3)
+    assert [len(w) for w in greedy_decode(model, src, extra_length=3)] == words
+    found = beam_search(model, src, beam=2, alpha=0, extra_length=3)
     assert [len(h.tokens) for (h,) in found] == words
 
 
@@ -303,7 +320,7 @@ def test_an_end_at_the_limit_is_counted():
     """A hypothesis that has to end pays for its end like any other."""
     model = make_model(seed=5)
     (found,) = beam_search(
-        model, torch.tensor([[4, EOS]]), 400, 0, n_best=40, extra=1
+        model, torch.tensor([[4, EOS]]), 400, 0, n_best=40, extra_length=1
     )
     longest = [h for h in found if len(h.tokens) == 3]
     assert len(found) == 40
@@ -326,8 +343,8 @@ def test_a_source_of_one_token():
     """No more is needed than an end symbol."""
     model = make_model(seed=2)
     src = torch.tensor([[EOS]])
-    expected = plain_beam_search(model, [EOS], beam=4, extra=5)
-    (found,) = beam_search(model, src, n_best=4, extra=5)
+    expected = plain_beam_search(model, [EOS], beam=4, extra_length=5)
+    (found,) = beam_search(model, src, n_best=4, extra_length=5)
     assert_same(found, expected[:4])
     assert greedy_decode(model, src) == [
         h.tokens for (h,) in beam_search(model, src, beam=1)
@@ -339,15 +356,17 @@ def test_ties_are_broken_always_the_same_way():
     model = make_model(vocab_size=40)
     model.embeddings.weight.data.zero_()
     src = padded([[4, 5, EOS], [7, EOS], [8, 9, 4, EOS]])
-    once = beam_search(model, src, n_best=3, extra=2)
-    assert beam_search(model, src, n_best=3, extra=2) == once
-    assert beam_search(model, src[[2, 0, 1]], n_best=3, extra=2) == [
+    once = beam_search(model, src, n_best=3, extra_length=2)
+    assert beam_search(model, src, n_best=3, extra_length=2) == once
+    assert beam_search(model, src[[2, 0, 1]], n_best=3, extra_length=2) == [
         once[2],
         once[0],
         once[1],
     ]
-    narrow = beam_search(model, src, beam=1, extra=2)
-    assert [h.tokens for (h,) in narrow] == greedy_decode(model, src, extra=2)
+    narrow = beam_search(model, src, beam=1, extra_length=2)
+    assert [h.tokens for (h,) in narrow] == greedy_decode(
+        model, src, extra_length=2
+    )
     for found in once:
         assert len({tuple(h.tokens) for h in found}) == 3
 
@@ -367,11 +386,11 @@ def test_no_more_words_than_learned_positions(monkeypatch, learned):
 def test_padding_and_start_are_never_said(monkeypatch):
     """However probable the model thinks them, and nothing of them counts."""
     model, src = make_model(), padded(SOURCES)
-    greedy = greedy_decode(model, src, extra=3)
-    beams = beam_search(model, src, n_best=3, extra=3)
+    greedy = greedy_decode(model, src, extra_length=3)
+    beams = beam_search(model, src, n_best=3, extra_length=3)
     change_logits(monkeypatch, model, BOS=90.0, PAD=80.0)
-    assert greedy_decode(model, src, extra=3) == greedy
-    assert beam_search(model, src, n_best=3, extra=3) == beams
+    assert greedy_decode(model, src, extra_length=3) == greedy
+    assert beam_search(model, src, n_best=3, extra_length=3) == beams
 
 
 def test_another_pad_is_never_said(monkeypatch):
@@ -380,7 +399,9 @@ def test_another_pad_is_never_said(monkeypatch):
     change_logits(monkeypatch, model, EOS=-30.0)
     model.embeddings.weight.data[5] *= 20
     src = torch.tensor([[4, 3, EOS], [4, EOS, 5]])
-    (first,), (second,) = beam_search(model, src, beam=3, extra=2, alpha=0)
+    (first,), (second,) = beam_search(
+        model, src, beam=3, extra_length=2, alpha=0
+    )
     assert 5 not in first.tokens + second.tokens
     assert (len(first.tokens), len(second.tokens)) == (5, 4)
 
@@ -390,9 +411,9 @@ def test_another_pad_is_never_said(monkeypatch):
 def test_the_training_mode_is_restored(monkeypatch, search, training):
     """Decoding goes without dropout, and errors leave the model as it was."""
     model, src = make_model(dropout=0.5), padded(SOURCES)
-    expected = search(model, src, extra=4)
+    expected = search(model, src, extra_length=4)
     model.train(training)
-    assert search(model, src, extra=4) == expected
+    assert search(model, src, extra_length=4) == expected
     assert all(module.training == training for module in model.modules())
 
     def fail(*_):
@@ -409,7 +430,7 @@ def test_the_training_mode_is_restored(monkeypatch, search, training):
 def test_a_model_can_be_trained_after_decoding():
     """Nothing of the mode for use sticks to the weights or to the caller."""
     model, src = make_model().train(), padded(SOURCES)
-    beam_search(model, src, extra=2)
+    beam_search(model, src, extra_length=2)
     model(src, src).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
 
@@ -427,7 +448,7 @@ def test_a_model_can_be_trained_after_decoding():
         ({"offset": -1}, "offset: -1, expected at least 0"),
         ({"n_best": 0}, "n_best: 0, expected at least 1"),
         ({"n_best": 5}, "n_best: 5, but the beam is 4 wide"),
-        ({"extra": -1}, "extra: -1, expected at least 0"),
+        ({"extra_length": -1}, "extra_length: -1, expected at least 0"),
         ({"src": torch.tensor([4, EOS])}, r"src: shape \(2,\), expected \(B"),
         ({"src": torch.zeros(0, 3, dtype=torch.long)}, r"src: shape \(0, 3\)"),
         ({"src": [[4, EOS]]}, "src: list, expected a tensor"),
@@ -440,7 +461,7 @@ def test_bad_arguments_are_named(change, words):
     arguments = {"src": padded(SOURCES)} | change
     with pytest.raises(ValueError, match=words):
         beam_search(make_model(), **arguments)
-    if set(change) <= {"src", "extra"}:
+    if set(change) <= {"src", "extra_length"}:
         with pytest.raises(ValueError, match=words):
             greedy_decode(make_model(), **arguments)
 
@@ -451,47 +472,26 @@ def test_models_of_low_precision_decode(dtype):
     exact, src = make_model(seed=4, scale=1.5), padded(SOURCES)
     rough = make_model(seed=4, scale=1.5).to(dtype)
     for (a,), (b,) in zip(
-        beam_search(exact, src, extra=4),
-        beam_search(rough, src, extra=4),
+        beam_search(exact, src, extra_length=4),
+        beam_search(rough, src, extra_length=4),
         strict=True,
     ):
         assert abs(a.score - b.score) < 0.1
-    assert len(greedy_decode(rough, src, extra=4)) == len(SOURCES)
-    draft = decoding._Draft(rough, src)
-    assert draft.next_logits(src.new_full((4,), BOS)).dtype == torch.float32
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(1, 4),
-    st.integers(1, 60),
-    st.integers(1, 12),
-    st.integers(1, 9),
-    st.booleans(),
-    seeds,
-)
-def test_top_is_topk(rows, size, k, width, ties, seed):
-    """The largest numbers, in order; places where they really stand."""
-    torch.manual_seed(seed)
-    x = torch.randn(rows, size)
-    x = x.round() if ties else x
-    x[:, seed % size] = -math.inf
-    values, places = _top(x, k, width)
-    assert_close(values, x.topk(min(k, size)).values, rtol=0, atol=0)
-    assert_close(x.gather(1, places), values, rtol=0, atol=0)
-    assert all(len(set(row)) == len(row) for row in places.tolist())
+    assert len(greedy_decode(rough, src, extra_length=4)) == len(SOURCES)
+    decoder = IncrementalDecoder(rough, src)
+    assert decoder.next_logits(src.new_full((4,), BOS)).dtype == torch.float32
 
 
 @pytest.fixture
 def rows_computed(monkeypatch):
     """How many rows each step of a search has computed."""
-    counts, next_logits = [], decoding._Draft.next_logits
+    counts, next_logits = [], IncrementalDecoder.next_logits
 
-    def counted(draft, words):
-        counts.append(len(words))
-        return next_logits(draft, words)
+    def counted(decoder, tokens):
+        counts.append(len(tokens))
+        return next_logits(decoder, tokens)
 
-    monkeypatch.setattr(decoding._Draft, "next_logits", counted)
+    monkeypatch.setattr(IncrementalDecoder, "next_logits", counted)
     return counts
 
 
@@ -500,13 +500,13 @@ def test_finished_sentences_leave_the_batch(monkeypatch, rows_computed):
     model = make_model()
     change_logits(monkeypatch, model, EOS=-30.0)
     src = padded([[4], [5, 4], [3, 3, 3, 4, 5]])
-    greedy_decode(model, src, extra=0)
+    greedy_decode(model, src, extra_length=0)
     assert rows_computed == [3, 2, 1, 1, 1]  # no step to say the end
     rows_computed.clear()
-    beam_search(model, src, beam=1, extra=0)
+    beam_search(model, src, beam=1, extra_length=0)
     assert rows_computed == [3, 3, 2, 1, 1, 1]
     rows_computed.clear()
-    beam_search(model, src, beam=3, extra=0)
+    beam_search(model, src, beam=3, extra_length=0)
     assert rows_computed == [3, 9, 6, 3, 3, 3]
 
 
@@ -533,8 +533,8 @@ def test_a_hypothesis_is_a_value():
 def test_sources_of_small_integers():
     """The type of the ids changes nothing."""
     model, src = make_model(), padded(SOURCES)
-    assert beam_search(model, src.int(), extra=3) == beam_search(
-        model, src, extra=3
+    assert beam_search(model, src.int(), extra_length=3) == beam_search(
+        model, src, extra_length=3
     )
     assert greedy_decode(model, src.int(), 3) == greedy_decode(model, src, 3)
 
@@ -557,6 +557,8 @@ def test_the_bound_is_neither_loose_nor_tight(
     monkeypatch.setattr(
         model.embeddings, "logits", lambda hidden: next(steps)[None].clone()
     )
-    ((found,),) = beam_search(model, torch.tensor([[4]]), 2, 1.0, extra=0)
+    ((found,),) = beam_search(
+        model, torch.tensor([[4]]), 2, 1.0, extra_length=0
+    )
     assert found.tokens == best
     assert rows_computed == ([1, 1] if best else [1])

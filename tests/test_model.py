@@ -1,7 +1,6 @@
 """The whole model: against PyTorch's layers, against leaks, and misused."""
 
 import dataclasses
-import itertools
 import math
 import os
 import shutil
@@ -16,15 +15,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
-from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_annotated import Transformer, TransformerConfig
-from transformer_annotated.model import (
-    cache_bytes,
-    forward_flops,
-    parameter_count,
-    shift_right,
-)
+from transformer_annotated.model import parameter_count, shift_right
 from transformer_annotated.positions import LearnedPositions
 
 PAD, V = 0, 50
@@ -241,92 +234,6 @@ def test_weights_survive_safetensors(config, tmp_path):
     assert torch.equal(model(*words), other(*words))
 
 
-# Caches
-
-
-@BOTH
-@pytest.mark.parametrize("sizes", [[1] * 11, [4, 1, 6], [10, 1]])
-def test_decoding_with_a_cache_equals_decoding_at_once(config, sizes):
-    """Word by word or in pieces, in every layer, to 1e-5."""
-    config = dataclasses.replace(config, layers=3)
-    model = Transformer(config).eval()
-    src, tgt = sentences(3, 7, config.pad), sentences(3, 11)
-    seen = {}
-    for i, layer in enumerate(model.decoder.layers):
-        layer.register_forward_hook(
-            lambda _, inputs, output, i=i: seen.setdefault(i, []).append(output)
-        )
-    with torch.no_grad():
-        memory = model.encode(src)
-        hidden = model.decode(tgt, memory, src)
-        at_once = [seen.pop(i)[0] for i in range(3)] + [hidden]
-        cache, pieces = model.new_cache(), []
-        for piece in tgt.split(sizes, dim=1):
-            pieces.append(model.decode(piece, memory, src, cache))
-        assert cache.length == 11
-    by_word = [seen[i] for i in range(3)] + [pieces]
-    for whole, parts in zip(at_once, by_word, strict=True):
-        assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("same_sources", [False, True])
-def test_a_cache_goes_on_with_the_rows_that_are_selected(same_sources):
-    """What follows is what these rows would have had from the start."""
-    model = Transformer(SWITCHED).double().eval()
-    src, tgt = sentences(2, 7).repeat_interleave(2, 0), sentences(4, 6)
-    rows = torch.tensor([1, 0, 3, 3] if same_sources else [2, 0, 2])
-    with torch.no_grad():
-        memory, cache = model.encode(src), model.new_cache()
-        model.decode(tgt[:, :4], memory, src, cache)
-        cache.select(rows, same_sources)
-        memory, src, tgt = memory[rows], src[rows], tgt[rows]
-        rest = model.decode(tgt[:, 4:], memory, src, cache)
-        whole = model.decode(tgt, memory, src)
-    assert_close(rest, whole[:, 4:])
-
-
-def test_a_cached_step_costs_the_same_for_every_word():
-    """No word is computed twice, and the memory is projected once."""
-    with torch.device("meta"), torch.no_grad():
-        model = Transformer(SMALL)
-        src = torch.ones(1, 9, dtype=torch.long)
-        memory, cache = model.encode(src), model.new_cache()
-        costs = []
-        for _ in range(6):
-            with FlopCounterMode(display=False) as counter:
-                word = torch.ones(1, 1, dtype=torch.long)
-                model.decode(word, memory, src, cache)
-            costs.append(counter.get_total_flops())
-    width, d = 2 * 16, 16
-    one_more_key = 2 * SMALL.layers * width  # to score and to mix
-    project = 2 * SMALL.layers * width * d * 9
-    assert costs[0] - costs[1] == project - one_more_key
-    for one, other in itertools.pairwise(costs[1:]):
-        assert other - one == one_more_key
-
-
-def test_cache_size_follows_from_the_config():
-    """The keys and values kept are as many bytes as the formula says."""
-    model = Transformer(SWITCHED).eval()
-    src, cache = sentences(2, 7), model.new_cache()
-    with torch.no_grad():
-        model.decode(sentences(2, 5), model.encode(src), src, cache)
-    kept = sum(
-        x.nbytes
-        for layer in cache.layers
-        for x in (*layer.past.kept, *layer.memory.kept)
-    )
-    assert kept == 2 * cache_bytes(SWITCHED, source=7, target=5)
-    assert kept == 4 * cache_bytes(SWITCHED, 7, 5, bytes_each=2)
-    word_by_word = model.new_cache()
-    with torch.no_grad():
-        for word in sentences(2, 9).split(1, dim=1):
-            model.decode(word, model.encode(src), src, word_by_word)
-    room = sum(x.nbytes for y in word_by_word.layers for x in y.past.kept)
-    used = 2 * cache_bytes(SWITCHED, source=0, target=9)
-    assert used <= room <= 2 * used
-
-
 # Sizes
 
 TABLE_3 = [  # what differs from base, the paper's count, ours, in millions
@@ -392,7 +299,7 @@ def test_switches_are_off_by_default():
     """Post-norm, sinusoids, no bias in attention, no dropout inside."""
     c = TransformerConfig.base(37_000)
     assert not (c.pre_norm or c.attention_bias or c.learned_positions)
-    assert c.attention_dropout == c.relu_dropout == 0
+    assert c.attention_dropout == 0
 
 
 def test_stacks_have_n_layers_and_no_norm_at_the_end():
@@ -418,19 +325,6 @@ def test_everything_is_d_model_wide():
         )
     model(sentences(2, 5), sentences(2, 4))
     assert widths == [16] * len(widths) and len(widths) == len(parts) + 1
-
-
-@pytest.mark.parametrize("sizes", [(30, 25), (1, 1), (3, 40)])
-@BOTH
-def test_operations_follow_from_the_config(config, sizes):
-    """The closed form counts what torch's counter sees."""
-    source, target = sizes
-    config = dataclasses.replace(config, learned_positions=0)
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        src = torch.ones(1, source, dtype=torch.long)
-        tgt = torch.ones(1, target, dtype=torch.long)
-        Transformer(config)(src, tgt)
-    assert counter.get_total_flops() == forward_flops(config, source, target)
 
 
 # Starting values and dropout
@@ -482,17 +376,14 @@ def test_dropout_acts_on_embeddings_and_positions():
         assert_close(dropped[~gone], 2 * whole[~gone])
 
 
-def test_dropout_shares_reach_their_places():
-    """The three shares of the configuration, each where it belongs."""
-    config = dataclasses.replace(
-        SMALL, dropout=0.1, attention_dropout=0.2, relu_dropout=0.3
-    )
+def test_dropout_rates_reach_their_places():
+    """Both rates of the configuration, each where it belongs."""
+    config = dataclasses.replace(SMALL, dropout=0.1, attention_dropout=0.2)
     model = Transformer(config)
     for layer in (*model.encoder.layers, *model.decoder.layers):
         assert layer.around_self_attention.dropout.p == 0.1
         assert layer.around_feed_forward.dropout.p == 0.1
         assert layer.self_attention.dropout == 0.2
-        assert layer.feed_forward.dropout.p == 0.3
     assert model.dropout.p == 0.1
     assert model.decoder.layers[0].cross_attention.dropout == 0.2
 
@@ -550,14 +441,13 @@ def test_a_small_model_learns_a_dozen_sentences(pre_norm):
         optimizer.step()
     assert loss < 0.02
     with torch.no_grad():
-        memory, cache = model.eval().encode(src), model.new_cache()
-        word = inputs[:, :1]
+        written = inputs[:, :1]
         for t in range(labels.size(1)):
-            hidden = model.decode(word, memory, src, cache)
-            word = model.embeddings.logits(hidden).argmax(-1)
+            word = model.eval()(src, written)[:, -1:].argmax(-1)
             real = labels[:, t] != PAD
             assert word[real, 0].equal(labels[real, t])
             word = whole[:, t + 1 : t + 2].where(~real[:, None], word)
+            written = torch.cat([written, word], 1)
 
 
 # Compiled, exported, in half precision
@@ -671,7 +561,7 @@ def test_model_in_bfloat16():
 def test_any_configuration_works(
     layers, half, d_ff, heads, d_k, d_v, lengths, switches
 ):
-    """Built, counted, run, and decoded word by word, whatever the sizes."""
+    """Built, counted and run, whatever the sizes."""
     pre_norm, bias, learned = switches
     d = 2 * half
     config = TransformerConfig(
@@ -686,15 +576,8 @@ def test_any_configuration_works(
     assert count == sum(p.numel() for p in model.parameters())
     assert count == parameter_count(config)
     src, tgt = (torch.randint(1, 9, (2, n)) for n in lengths)
-    with torch.no_grad():
-        logits = model(src, tgt)
-        assert logits.shape == (2, lengths[1], 9) and logits.isfinite().all()
-        memory, cache = model.encode(src), model.new_cache()
-        hidden = [
-            model.decode(word, memory, src, cache) for word in tgt.split(1, 1)
-        ]
-        by_word = model.embeddings.logits(torch.cat(hidden, 1))
-    assert_close(by_word, logits, atol=1e-5, rtol=1e-5)
+    logits = model(src, tgt)
+    assert logits.shape == (2, lengths[1], 9) and logits.isfinite().all()
 
 
 # Bad input
@@ -721,7 +604,6 @@ def test_any_configuration_works(
         ({"dropout": 1.0}, "dropout: 1.0, expected 0 <= dropout < 1"),
         ({"dropout": math.nan}, "dropout: nan"),
         ({"attention_dropout": -0.1}, "attention_dropout: -0.1"),
-        ({"relu_dropout": 2}, "relu_dropout: 2"),
         ({"pad": 0.0}, "pad: 0.0, expected an int"),
         ({"learned_positions": 2.5}, "learned_positions: 2.5, expected an int"),
         ({"pre_norm": "false"}, "pre_norm: 'false', expected True or False"),
@@ -785,39 +667,18 @@ def test_wrong_sentences_are_refused(src, tgt, message):
 
 
 def test_what_does_not_belong_together_is_refused():
-    """Memory, source and cache of others; the cache is as it was before."""
+    """Memory and source of others."""
     model = Transformer(SMALL).eval()
     src, tgt = sentences(2, 4), sentences(2, 6)
-    with torch.no_grad():
-        memory, cache = model.encode(src), model.new_cache()
-        model.decode(tgt[:, :3], memory, src, cache)
-        word = tgt[:, 3:4]
-        for wrong, message in (
-            ((word, memory, src[:1]), "tgt: 2 sentences, but src has 1"),
-            ((word, memory, src[:, :1]), r"memory: shape .*src has \(2, 1\)"),
-            ((word, memory[:, :2], src), r"memory: shape \(2, 2, 16\)"),
-            ((word, memory[..., :8], src), r"memory: .* d_model is 16"),
-            ((word[:1], memory[:1], src[:1]), "cache: holds 2 sentences"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                model.decode(*wrong, cache)
-        rest = model.decode(tgt[:, 3:], memory, src, cache)
-        assert_close(rest, model.decode(tgt, memory, src)[:, 3:])
-        for config in (SMALL, dataclasses.replace(SMALL, layers=1)):
-            with pytest.raises(ValueError, match="cache: "):
-                other = Transformer(config)
-                other.decode(word, memory, src, cache)
-
-
-def test_a_learned_table_ends_while_decoding_too():
-    """The position counts from the start of the sentence, not of the call."""
-    model = Transformer(SWITCHED).eval()
-    src, cache = sentences(1, 4), model.new_cache()
-    with torch.no_grad():
-        memory = model.encode(src)
-        model.decode(sentences(1, 12), memory, src, cache)
-        with pytest.raises(ValueError, match="length: 13 positions, but 12"):
-            model.decode(sentences(1, 1), memory, src, cache)
+    memory = model.encode(src)
+    for wrong, message in (
+        ((tgt, memory, src[:1]), "tgt: 2 sentences, but src has 1"),
+        ((tgt, memory, src[:, :1]), r"memory: shape .*src has \(2, 1\)"),
+        ((tgt, memory[:, :2], src), r"memory: shape \(2, 2, 16\)"),
+        ((tgt, memory[..., :8], src), r"memory: .* d_model is 16"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.decode(*wrong)
 
 
 def test_padding_alone_is_never_nan():

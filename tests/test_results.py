@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 
 from tests.site import ROOT
-from transformer_annotated.evaluation import SUSTAINED_FLOPS, training_flops
 from transformer_annotated.workshop.files import load_result, paper_tables
 
 PAPER = paper_tables()
@@ -56,22 +55,6 @@ def test_the_claims_about_table_2():
     champion = max(single, key=lambda row: row.get("en_fr", 0))
     assert BIG["en_fr"] > champion["en_fr"]
     assert BIG["flops"] < champion["flops_en_fr"] / 4
-
-
-def test_training_cost_is_time_and_gpus_and_speed():
-    """The paper's two figures, from its hours."""
-    assert training_flops(1, 1, "K40") == 3600 * 3.7e12
-    assert f"{training_flops(12, 8):.1e}" == f"{BASE['flops']:.1e}"
-    assert f"{training_flops(3.5 * 24, 8):.1e}" == f"{BIG['flops']:.1e}"
-
-
-def test_the_speeds_assumed():
-    """Those of the paper's footnote."""
-    tera = {name: speed / 1e12 for name, speed in SUSTAINED_FLOPS.items()}
-    assert tera == PAPER["training"]["tflops_assumed"]
-    assert tera == {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}
-    with pytest.raises(ValueError, match=r"unknown GPU, 'P10'.*'P100'"):
-        training_flops(1, 1, "P10")
 
 
 # --- Table 3

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SINGLE', 'Worker', 'process_group', 'was_restarted', 'wrap_ddp', 'maybe_no_sync', 'check_same_step',
-           'is_connection_error', 'training_step_flops']
+           'is_connection_error']
 
 # %% ../notebooks/11_distributed.ipynb #0c5693b3
 import os
@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .model import TransformerConfig, forward_flops
 from .workshop.checks import TrainingError
 
 # %% ../notebooks/11_distributed.ipynb #b7a1c0de
@@ -141,16 +140,3 @@ def is_connection_error(problem: RuntimeError) -> bool:
     """Whether this is how another worker's end shows."""
     return (isinstance(problem, dist.DistError)
             or "gloo" in str(problem).lower())
-
-# %% ../notebooks/11_distributed.ipynb #d4eb6a61
-def training_step_flops(
-    config: TransformerConfig, batch_tokens: int = 25_000, length: int = 27
-) -> float:
-    """Floating-point operations of one update, forward and backward.
-
-    Args:
-        config: The sizes of the model.
-        batch_tokens: Tokens of the batch on either side, padding included.
-        length: Tokens of a sentence; hardly matters.
-    """
-    return 3 * forward_flops(config, length, length) / length * batch_tokens

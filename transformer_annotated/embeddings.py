@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import _check_sizes
+from .workshop.checks import check_at_least
+from .workshop.tensors import check_ids
 
 # %% ../notebooks/05_embeddings.ipynb #2a39f4b7
 class Embeddings(nn.Module):
@@ -25,7 +26,7 @@ class Embeddings(nn.Module):
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
         super().__init__()
-        _check_sizes(vocab_size=vocab_size, d_model=d_model)
+        check_at_least(1, vocab_size=vocab_size, d_model=d_model)
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
 
@@ -35,35 +36,9 @@ class Embeddings(nn.Module):
         ``name`` is what an error message calls the ids.
         """
         vocab_size, d_model = self.weight.shape
-        _check_ids(name, ids, vocab_size)
+        check_ids(name, ids, vocab_size)
         return F.embedding(ids, self.weight) * math.sqrt(d_model)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores ``(..., V)`` of all tokens for vectors ``(..., d_model)``."""
         return F.linear(hidden, self.weight)
-
-# %% ../notebooks/05_embeddings.ipynb #d0086f0e
-def _has_values(ids: Tensor) -> bool:
-    """Whether it is cheap, and possible at all, to look at the numbers."""
-    real = type(ids) is Tensor and ids.device.type == "cpu"
-    return real and not torch.compiler.is_compiling()
-
-
-def _check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
-    """Refuse what cannot be token ids; look at values where that is cheap."""
-    if not isinstance(ids, Tensor):
-        raise ValueError(f"{name}: {type(ids).__name__}, expected a tensor")
-    if ids.dim() != 2 or 0 in ids.shape:
-        raise ValueError(f"{name}: shape {tuple(ids.shape)}, expected (B, "
-                         "length), at least one sentence and one token")
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"{name}: dtype {ids.dtype}, expected torch.int64 or "
-                         "torch.int32")
-    if _has_values(ids):
-        low, high = (end.item() for end in ids.aminmax())
-        if low < 0 or high >= vocab_size:
-            wrong = low if low < 0 else high
-            row, column = (ids == wrong).nonzero()[0].tolist()
-            raise ValueError(f"{name}: {wrong} in sentence {row}, position "
-                             f"{column}, but the vocabulary has {vocab_size} "
-                             f"tokens, 0 to {vocab_size - 1}")

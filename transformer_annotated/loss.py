@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .embeddings import _check_ids
 from .workshop.checks import check_rate
+from .workshop.tensors import check_ids
 
 # %% ../notebooks/13_loss.ipynb #0cd3e8f1
 def smoothed_targets(
@@ -28,7 +28,7 @@ def smoothed_targets(
             evenly over all of them, the right one included.
     """
     check_rate(epsilon=epsilon)
-    _check_ids("labels", labels.reshape(1, -1), vocab_size)
+    check_ids("labels", labels.reshape(1, -1), vocab_size)
     right = F.one_hot(labels.long(), vocab_size)          # (..., V)
     return (1 - epsilon) * right + epsilon / vocab_size
 
@@ -84,7 +84,7 @@ def check_loss(
 ) -> None:
     """Refuse predictions and labels that do not belong together."""
     check_rate(epsilon=epsilon)
-    _check_ids("labels", labels, vocab_size)
+    check_ids("labels", labels, vocab_size)
     if x.dim() != 3 or x.shape[:2] != labels.shape:
         raise ValueError(f"{name}: shape {tuple(x.shape)}, but labels have "
                          f"{tuple(labels.shape)}; expected (B, T, size) and "

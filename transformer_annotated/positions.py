@@ -9,7 +9,7 @@ __all__ = ['sinusoids', 'shift_matrix', 'SinusoidalPositions', 'LearnedPositions
 import torch
 from torch import Tensor, nn
 
-from .attention import _check_sizes
+from .workshop.checks import check_at_least
 
 # %% ../notebooks/06_positions.ipynb #7e0ed765
 def sinusoids(
@@ -70,7 +70,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, max_length: int, d_model: int) -> None:
         super().__init__()
-        _check_sizes(max_length=max_length, d_model=d_model)
+        check_at_least(1, max_length=max_length, d_model=d_model)
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=0.5**0.5)  # as long as sinusoids are
 

@@ -371,7 +371,9 @@ def test_languages_that_were_guessed_are_written_down(tmp_path):
     succeeds(*command)
     corpus = read_recipe(tmp_path / "run/config.toml").corpus
     assert (corpus.source, corpus.target) == ("en", "de")
-    Translator.load(tmp_path / "run").translate("sentence number 3", extra=2)
+    Translator.load(tmp_path / "run").translate(
+        "sentence number 3", extra_length=2
+    )
     again = ("--resume", "--set", "steps=2")
     succeeds("train", "--out", tmp_path / "run", *again)
     succeeds(*command[:-1], "steps=3", "--resume")

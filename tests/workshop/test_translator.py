@@ -71,16 +71,18 @@ def test_a_sentence_is_what_the_search_finds(translator):
 def test_lists_come_back_in_order(texts):
     """In any company, in any order; lines without words stay empty."""
     translator = a_translator()
-    alone = {text: translator.translate(text, extra=1) for text in TEXTS}
+    alone = {text: translator.translate(text, extra_length=1) for text in TEXTS}
     wanted = [alone.get(text, "") for text in texts]
-    assert translator.translate(texts, extra=1) == wanted
+    assert translator.translate(texts, extra_length=1) == wanted
     for size in (2, 100):
-        assert [*translator.translate_lines(texts, size, extra=1)] == wanted
+        assert [
+            *translator.translate_lines(texts, size, extra_length=1)
+        ] == wanted
 
 
 def test_small_batches_change_nothing(translator, monkeypatch):
     """A sentence that exceeds the budget has a batch to itself."""
-    wanted = translator.translate(TEXTS, extra=5)
+    wanted = translator.translate(TEXTS, extra_length=5)
     seen = []
 
     def look(model, src, **search):
@@ -90,7 +92,7 @@ def test_small_batches_change_nothing(translator, monkeypatch):
     monkeypatch.setattr(
         "transformer_annotated.workshop.translator.beam_search", look
     )
-    assert translator.translate(TEXTS, extra=5, max_tokens=12) == wanted
+    assert translator.translate(TEXTS, extra_length=5, max_tokens=12) == wanted
     assert len(seen) > 2
     lengths = [length for _, length in seen]
     assert lengths == sorted(lengths, reverse=True)
@@ -117,7 +119,7 @@ def test_settings_reach_the_search(translator):
         {"beam": 1},
         {"beam": 2, "alpha": 2.0},
         {"offset": 0},
-        {"extra": 0},
+        {"extra_length": 0},
     ):
         [[best]] = beam_search(translator.model, torch.tensor([ids]), **search)
         said = translator.tokenizer.decode(best.tokens)
@@ -139,7 +141,7 @@ def test_words_are_cut_by_the_language_of_the_source():
     """A vocabulary of words needs to know whose."""
     words = train_word_tokenizer({"de": TEXTS, "en": ["I see the dog."]}, 1)
     translator = a_translator(words)
-    said = translator.translate(TEXTS[0], extra=2)
+    said = translator.translate(TEXTS[0], extra_length=2)
     assert set(said.split()) <= set(words.vocab.itos[4:])
     assert translator.explain(TEXTS[0]).source_tokens[-2:] == [".", "</s>"]
 
@@ -163,9 +165,9 @@ def test_a_stream_loses_nothing_before_an_error(translator):
 
     said = []
     with pytest.raises(ValueError, match="line 4"):
-        for text in translator.translate_lines(lines(), 2, extra=5):
+        for text in translator.translate_lines(lines(), 2, extra_length=5):
             said.append(text)
-    assert said == translator.translate(TEXTS[:3], extra=5)
+    assert said == translator.translate(TEXTS[:3], extra_length=5)
 
 
 def test_a_stream_must_read_something(translator):
@@ -183,8 +185,8 @@ def test_a_stream_reads_no_further_than_it_must(translator):
             seen.append(1)
             yield "Ja!"
 
-    stream = translator.translate_lines(endless(), 2, extra=2)
-    assert next(stream) == translator.translate("Ja!", extra=2)
+    stream = translator.translate_lines(endless(), 2, extra_length=2)
+    assert next(stream) == translator.translate("Ja!", extra_length=2)
     assert len(seen) == 2
 
 
@@ -208,8 +210,8 @@ def test_what_is_saved_can_be_loaded(tmp_path, translator):
     ):
         assert theirs.dtype == torch.float32
         assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
-    assert again.translate(TEXTS, extra=5) == translator.translate(
-        TEXTS, extra=5
+    assert again.translate(TEXTS, extra_length=5) == translator.translate(
+        TEXTS, extra_length=5
     )
 
 
@@ -244,7 +246,7 @@ def test_models_can_be_named(tmp_path, translator, monkeypatch):
     translator.save(places[0] / "english")
     (places[0] / "no-model").mkdir()
     assert model_names() == ["english", "german"]
-    assert Translator.load("german").translate(TEXTS[2], extra=3)
+    assert Translator.load("german").translate(TEXTS[2], extra_length=3)
     with pytest.raises(ValueError, match="did you mean 'german'"):
         Translator.load("germn")
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..attention import MultiHeadAttention
 from ..batching import collate, cut_into_batches
-from ..decoding import Hypothesis, _in_use, beam_search
+from ..decoding import Hypothesis, beam_search, eval_mode
 from ..model import Transformer, TransformerConfig
 from transformer_annotated.text import (
     BOS,
@@ -143,7 +143,7 @@ class Translator:
     ) -> str | list[str]:
         """Translate a sentence, or any number of sentences.
 
-        ``alpha``, ``offset`` and ``extra`` go to
+        ``alpha``, ``offset`` and ``extra_length`` go to
         :func:`~transformer_annotated.decoding.beam_search`.
         """
         single = isinstance(text, str)
@@ -197,7 +197,7 @@ class Translator:
         read = [BOS, *output[:-1]]
         src, tgt = (torch.tensor([ids], device=self.device)
                     for ids in (source, read))           # (1, S), (1, T)
-        with _in_use(self.model), record_attention(self.model) as seen:
+        with eval_mode(self.model), record_attention(self.model) as seen:
             self.model(src, tgt)
         n = self.model.config.layers
         return AttentionMaps(
