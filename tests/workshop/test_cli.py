@@ -912,7 +912,7 @@ def test_errors_in_training_have_another_code(tmp_path, monkeypatch):
     def stop(*_):
         raise TrainingError("the disk\n is  full")
 
-    monkeypatch.setattr(cli, "run", stop)
+    monkeypatch.setattr(cli, "run_recipe", stop)
     line = refuses("train", "copy", "--out", tmp_path, *COPY, code=1)
     assert line == "error: the disk is full"
 
@@ -930,7 +930,7 @@ def test_errors_without_words(tmp_path, monkeypatch):
     def stop(*_):
         raise MemoryError
 
-    monkeypatch.setattr(cli, "run", stop)
+    monkeypatch.setattr(cli, "run_recipe", stop)
     line = refuses("train", "copy", "--out", tmp_path, *COPY)
     assert line == "error: MemoryError"
 
@@ -941,7 +941,7 @@ def test_bugs_are_not_hidden(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(cli, "run", stop)
+    monkeypatch.setattr(cli, "run_recipe", stop)
     monkeypatch.setattr(
         sys, "argv", ["x", "train", "copy", "--out", str(tmp_path)]
     )
