@@ -897,7 +897,7 @@ def test_any_arguments(tmp_path_factory, words):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("anywhere"))
-        patch.setattr(cli, "run", meant)
+        patch.setattr(cli, "run_recipe", meant)
         patch.setattr(cli, "prepare", meant)
         code, _, err = call(*words)
     assert code in (0, 2) and "Traceback" not in err

@@ -375,12 +375,12 @@ def test_several_processes_encode_the_same(tmp_path):
 
 
 def test_our_own_forms_earn_their_place():
-    """Measured: reading beats datasets by far, and words are worth a cache."""
+    """Measured: reading a batch beats datasets, and words are worth a cache."""
     measured = load_result("corpus")
     rows = {row["way"]: row for row in measured["rows"]}
     ours, theirs = rows["encode_pairs"], rows["datasets.map"]
     for order in ("read_in_order_microseconds", "read_random_microseconds"):
-        assert 50 * ours[order] < theirs[order]
+        assert 10 * ours[order] < theirs[order]
     assert ours["encode_cpu_seconds"] < theirs["encode_cpu_seconds"]
     cached, *library = measured["tokenizing"]
     for row in library:
