@@ -43,12 +43,14 @@ serve: book  ## Open the website on localhost.
 
 bench: export OMP_NUM_THREADS := 2
 bench: .venv/ready  ## Measure speed side by side with others (quarter of an hour).
-	$(BIN)/pip install --disable-pip-version-check -q -r benchmarks/requirements.txt
-	$(BIN)/python benchmarks/training.py --size tiny
-	$(BIN)/python benchmarks/training.py --size base --rounds 2
-	$(BIN)/python benchmarks/decoding.py --size tiny
-	$(BIN)/python benchmarks/decoding.py --size base
-	$(BIN)/python benchmarks/loss.py
+	@$(PIP) -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.training --size tiny
+	$(BIN)/python -m benchmarks.training --size base --rounds 2
+	$(BIN)/python -m benchmarks.decoding --size tiny
+	$(BIN)/python -m benchmarks.decoding --size base
+	$(BIN)/python -m benchmarks.loss
+	$(BIN)/python -m benchmarks.corpus
+	$(BIN)/python -m benchmarks.padding
 
 sync: .venv/ready  ## After editing a notebook: strip its outputs, export it, tidy the code.
 	$(BIN)/nbdev-clean
@@ -60,7 +62,7 @@ address: .venv/ready  ## Move the project: make address URL=https://github.com/y
 	@$(BIN)/python book/address.py "$(URL)"
 
 clean:  ## Remove everything that was built or installed here.
-	rm -rf .venv _build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv _build build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/ready: requirements.txt pyproject.toml

@@ -30,7 +30,7 @@ from transformer_annotated.text import load_tokenizer, train_bpe
 from transformer_annotated.workshop.encoded import EncodedPairs, encode_pairs
 from transformer_annotated.workshop.parallel import FilePairs, read_pairs
 
-READ = 100_000  # pairs, in order and at random
+READ, BATCH = 100_000, 1000  # pairs in all, and at a time
 
 
 def draw_words(count: int, draw: random.Random) -> list[str]:
@@ -84,14 +84,13 @@ def in_files(folder: Path) -> FilePairs:
     return read_pairs(folder / "train.en", folder / "train.de")
 
 
-def reading(source: Callable[[int], np.ndarray], pairs: int) -> dict:
-    """Microseconds to read a source, one after the other and at random."""
-    places = np.random.default_rng(0).permutation(pairs)[:READ]
-    answer = {}
-    for name, rows in (("in_order", range(len(places))), ("random", places)):
+def reading(read: Callable[[np.ndarray], object], pairs: int) -> dict:
+    """Microseconds a pair to read batches, in order and at random."""
+    places, answer = np.random.default_rng(0).permutation(pairs)[:READ], {}
+    for name, rows in (("in_order", np.sort(places)), ("random", places)):
         began = time.process_time()
-        for place in rows:
-            source(int(place))
+        for batch in np.array_split(rows, len(rows) // BATCH):
+            read(batch)
         spent = 1e6 * (time.process_time() - began) / len(places)
         answer[f"read_{name}_microseconds"] = round(spent, 2)
     return answer
@@ -127,7 +126,11 @@ def arrays(folder: Path) -> dict:
     began = time.process_time()
     encoded = EncodedPairs.open(folder / "encoded")
     answer["open_seconds"] = round(time.process_time() - began, 3)
-    return answer | reading(encoded.source, len(encoded))
+
+    def read(rows: np.ndarray) -> list:
+        return [(encoded.source(i), encoded.target(i)) for i in rows]
+
+    return answer | reading(read, len(encoded))
 
 
 def arrow(folder: Path) -> dict:
@@ -157,7 +160,7 @@ def arrow(folder: Path) -> dict:
     began = time.process_time()
     opened = load_from_disk(folder / "arrow").with_format("numpy")
     answer["open_seconds"] = round(time.process_time() - began, 3)
-    return answer | reading(lambda i: opened[i]["source"], len(opened))
+    return answer | reading(lambda rows: opened[rows], len(opened))
 
 
 def tokenizing(folder: Path, way: str) -> dict:

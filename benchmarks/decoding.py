@@ -1,6 +1,6 @@
 """Decoding speed of this model and of others, side by side in one run.
 
-    python benchmarks/decoding.py [--size tiny|base] [--rounds 3]
+    python -m benchmarks.decoding [--size tiny|base] [--rounds 3]
 
 All translate the same 64 sources, greedily and with a beam of 4, into 20 words
 each. CTranslate2 gets our weights, so its words can be compared with ours;
@@ -13,12 +13,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from report import write
 from torch import Tensor, nn
-from training import (
+
+from benchmarks.report import write_result
+from benchmarks.training import (
     PAD,
     SEED,
     SIZES,
@@ -27,7 +27,6 @@ from training import (
     batches,
     marian_model,
 )
-
 from transformer_annotated.decoding import beam_search, greedy_decode
 from transformer_annotated.model import Transformer, TransformerConfig
 from transformer_annotated.positions import sinusoids
@@ -215,11 +214,11 @@ def main() -> None:
                     "same_words": same,
                 }
             )
-    write(
-        given.out or Path(f"results/decoding-{given.size}.json"),
+    write_result(
+        f"decoding-{given.size}",
         rows,
-        seed=SEED,
-        libraries=("torch", "transformers", "ctranslate2"),
+        ("torch", "transformers", "ctranslate2"),
+        SEED,
         size=given.size,
         sentences=SENTENCES,
         length=LENGTH,

@@ -82,10 +82,7 @@ def main() -> None:
         "parameters": parameter_count(config),
         "megabytes": round(weights / 1e6, 2),
         "bleu": round(found.bleu.value, 2),
-        "bleu_interval": [
-            round(found.bleu.low, 2),
-            round(found.bleu.high, 2),
-        ],
+        "bleu_interval": [round(found.bleu.low, 2), round(found.bleu.high, 2)],
         "bleu_signature": found.bleu.signature,
         "chrf": round(found.chrf.value, 2),
         "chrf_signature": found.chrf.signature,
@@ -94,10 +91,7 @@ def main() -> None:
         "torch_threads": torch.get_num_threads(),
     }
     write_result(
-        options.name,
-        facts,
-        ("torch", "sacrebleu"),
-        seed=recipe.training.seed,
+        options.name, facts, ("torch", "sacrebleu"), seed=recipe.training.seed
     )
     card = (
         (ROOT / "experiments/card.md")

@@ -22,10 +22,7 @@ import torch
 from benchmarks.report import write_result
 from transformer_annotated.evaluation import evaluate
 from transformer_annotated.model import parameter_count
-from transformer_annotated.workshop.files import (
-    paper_tables,
-    write_atomically,
-)
+from transformer_annotated.workshop.files import paper_tables, write_atomically
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import (
     load_corpus,

@@ -10,15 +10,9 @@ from safetensors.torch import load_file
 
 from transformer_annotated.batching import Batches
 from transformer_annotated.distributed import Worker
-from transformer_annotated.model import (
-    Transformer,
-    TransformerConfig,
-)
+from transformer_annotated.model import Transformer, TransformerConfig
 from transformer_annotated.optimizer import NoamOptimizer
-from transformer_annotated.training import (
-    TrainingConfig,
-    train,
-)
+from transformer_annotated.training import TrainingConfig, train
 from transformer_annotated.workshop.checkpoints import (
     list_checkpoints,
     load_checkpoint,

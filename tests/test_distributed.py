@@ -27,10 +27,7 @@ from transformer_annotated.distributed import (
     process_group,
     was_restarted,
 )
-from transformer_annotated.model import (
-    Transformer,
-    TransformerConfig,
-)
+from transformer_annotated.model import Transformer, TransformerConfig
 from transformer_annotated.training import (
     ModelWithLoss,
     TrainingConfig,

@@ -343,10 +343,7 @@ def test_compare_cannot_tell_equal_systems_apart():
     ("text", "split"),
     [
         ("rich-text format", "rich ##AT##-##AT## text format"),
-        (
-            "Aix-en-Provence",
-            "Aix ##AT##-##AT## en ##AT##-##AT## Provence",
-        ),
+        ("Aix-en-Provence", "Aix ##AT##-##AT## en ##AT##-##AT## Provence"),
         ("Café - Öl", "Café - Öl"),
         ("-Datei und E-", "-Datei und E-"),
         ("Ölpreis-Über-Ich", "Ölpreis ##AT##-##AT## Über ##AT##-##AT## Ich"),

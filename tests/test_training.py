@@ -29,9 +29,7 @@ from transformer_annotated import training
 from transformer_annotated.batching import Batch, Batches, collate
 from transformer_annotated.distributed import SINGLE, Worker
 from transformer_annotated.loss import label_smoothed_cross_entropy
-from transformer_annotated.model import (
-    shift_right,
-)
+from transformer_annotated.model import shift_right
 from transformer_annotated.optimizer import NoamOptimizer, noam_rate
 from transformer_annotated.training import (
     ModelWithLoss,
@@ -43,13 +41,9 @@ from transformer_annotated.training import (
     training_batches,
     validate,
 )
-from transformer_annotated.workshop.checkpoints import (
-    list_checkpoints,
-)
+from transformer_annotated.workshop.checkpoints import list_checkpoints
 from transformer_annotated.workshop.checks import TrainingError
-from transformer_annotated.workshop.journal import (
-    read_metrics,
-)
+from transformer_annotated.workshop.journal import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -683,11 +677,7 @@ def test_patience_ends_a_run(tmp_path, monkeypatch):
         training, "validate", lambda *_: {"valid_nll": next(answers)}
     )
     progress = go(
-        tmp_path,
-        validate_every=1,
-        patience=2,
-        checkpoint_every=1,
-        keep=1,
+        tmp_path, validate_every=1, patience=2, checkpoint_every=1, keep=1
     )
     assert (progress.step, progress.bad_validations) == (4, 2)
     kept = [path.name for path in list_checkpoints(tmp_path / "checkpoints")]

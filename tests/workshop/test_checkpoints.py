@@ -53,9 +53,7 @@ from transformer_annotated.workshop.checkpoints import (
     save_checkpoint,
 )
 from transformer_annotated.workshop.checks import TrainingError
-from transformer_annotated.workshop.journal import (
-    read_metrics,
-)
+from transformer_annotated.workshop.journal import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -508,10 +506,7 @@ def message_with_small_files(folder, limit, **changes):
     return message
 
 
-@pytest.mark.parametrize(
-    "file",
-    ["model.safetensors", "training.pt"],
-)
+@pytest.mark.parametrize("file", ["model.safetensors", "training.pt"])
 @pytest.mark.parametrize("good", [True, False])
 def test_a_full_disk(tmp_path, uninterrupted, file, good):
     """The reason, the last good checkpoint, no draft; then it goes on."""

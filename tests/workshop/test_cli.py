@@ -917,7 +917,7 @@ def test_any_arguments(tmp_path_factory, words):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("anywhere"))
-        patch.setattr(recipe, "run", meant)
+        patch.setattr(recipe, "run_recipe", meant)
         patch.setattr(recipe, "prepare", meant)
         code, _, err = call(*words)
     assert code in (0, 2) and "Traceback" not in err
@@ -932,7 +932,7 @@ def test_errors_in_training_have_another_code(tmp_path, monkeypatch):
     def stop(*_):
         raise TrainingError("the disk\n is  full")
 
-    monkeypatch.setattr(recipe, "run", stop)
+    monkeypatch.setattr(recipe, "run_recipe", stop)
     line = refuses("train", "copy", "--out", tmp_path, *COPY, code=1)
     assert line == "error: the disk is full"
 
@@ -950,7 +950,7 @@ def test_errors_without_words(tmp_path, monkeypatch):
     def stop(*_):
         raise MemoryError
 
-    monkeypatch.setattr(recipe, "run", stop)
+    monkeypatch.setattr(recipe, "run_recipe", stop)
     line = refuses("train", "copy", "--out", tmp_path, *COPY)
     assert line == "error: MemoryError"
 
@@ -961,7 +961,7 @@ def test_bugs_are_not_hidden(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(recipe, "run", stop)
+    monkeypatch.setattr(recipe, "run_recipe", stop)
     monkeypatch.setattr(
         sys, "argv", ["x", "train", "copy", "--out", str(tmp_path)]
     )

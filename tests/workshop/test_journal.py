@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runs import (
-    go,
-)
+from tests.runs import go
 from transformer_annotated.workshop.journal import (
     Journal,
     ProgressReporter,

@@ -25,10 +25,7 @@ from tests.runs import (
     rows_of,
 )
 from transformer_annotated import training
-from transformer_annotated.training import (
-    TrainState,
-    training_batches,
-)
+from transformer_annotated.training import TrainState, training_batches
 from transformer_annotated.workshop import checkpoints
 from transformer_annotated.workshop.signals import stop_on_signals
 
