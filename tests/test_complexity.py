@@ -1,13 +1,11 @@
 """Operations counted on paper are those that PyTorch counts."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.site import ROOT
 from transformer_annotated.complexity import (
     SUSTAINED_FLOPS,
     forward_flops,
@@ -19,8 +17,9 @@ from transformer_annotated.model import (
     TransformerConfig,
     parameter_count,
 )
+from transformer_annotated.workshop.files import paper_tables
 
-PAPER = json.loads((ROOT / "results/paper.json").read_text("utf-8"))
+PAPER = paper_tables()
 TABLE = {row["model"]: row for row in PAPER["table2"]}
 BASE, BIG = TABLE["Transformer (base model)"], TABLE["Transformer (big)"]
 SMALL = TransformerConfig(50, layers=2, d_model=16, d_ff=32, heads=4)

@@ -16,7 +16,7 @@ import transformer_annotated
 from tests.site import ROOT
 
 PACKAGE = ROOT / "transformer_annotated"
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 EACH_NOTEBOOK = pytest.mark.parametrize(
     "path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS]
 )
@@ -25,22 +25,23 @@ ADDRESS = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"][
 ]
 
 
-def nbdev(command, folder):
-    """Run one of nbdev's commands on a copy of the project."""
-    program = Path(sys.executable).with_name(f"nbdev-{command}")
-    subprocess.run([program], cwd=folder, check=True)
-
-
 @pytest.fixture
 def copy(tmp_path):
     """The notebooks in a project that has nothing exported yet."""
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
-    (tmp_path / PACKAGE.name).mkdir()
-    for written in ("__init__.py", "__main__.py"):
-        shutil.copy(PACKAGE / written, tmp_path / PACKAGE.name)
+    for written in [*PACKAGE.rglob("__init__.py"), PACKAGE / "__main__.py"]:
+        place = tmp_path / written.relative_to(ROOT)
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(written, place)
     return tmp_path
+
+
+def modules(folder):
+    """The package's files below a folder."""
+    package = folder / PACKAGE.name
+    return {path.relative_to(package) for path in package.rglob("*.py")}
 
 
 def code_cells(path):
@@ -51,20 +52,21 @@ def code_cells(path):
 
 def test_package_is_what_the_notebooks_export(copy):
     """No generated module was edited by hand, none is missing or left over."""
-    nbdev("export", copy)
-    exported = {p.name for p in (copy / PACKAGE.name).glob("*.py")}
-    assert exported == {p.name for p in PACKAGE.glob("*.py")}
+    export = [sys.executable, ROOT / "book/export.py"]
+    subprocess.run(export, cwd=copy, check=True)
+    assert modules(copy) == modules(ROOT)
     _, mismatch, errors = filecmp.cmpfiles(
-        copy / PACKAGE.name, PACKAGE, exported, shallow=False
+        copy / PACKAGE.name, PACKAGE, modules(ROOT), shallow=False
     )
     assert not mismatch and not errors, "run `make sync`"
 
 
 def test_notebooks_are_clean(copy):
     """No outputs, counts or stray metadata: nbdev-clean changes nothing."""
-    nbdev("clean", copy)
+    program = Path(sys.executable).with_name("nbdev-clean")
+    subprocess.run([program], cwd=copy, check=True)
     for path in NOTEBOOKS:
-        cleaned = (copy / "notebooks" / path.name).read_bytes()
+        cleaned = (copy / path.relative_to(ROOT)).read_bytes()
         assert cleaned == path.read_bytes(), f"{path.name}: run `make sync`"
 
 
@@ -125,8 +127,10 @@ def test_examples_run(page):
 def test_every_module_has_its_place_in_the_reference():
     """The API page and the page of tests leave nothing out."""
     api = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
-    for module in PACKAGE.glob("[!_]*.py"):
-        assert f"automodule:: transformer_annotated.{module.stem}" in api
+    for path in PACKAGE.rglob("[!_]*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        assert f"automodule:: {name}\n" in api
     tests = (ROOT / "book" / "tests.md").read_text(encoding="utf-8")
-    for module in (ROOT / "tests").glob("test_*.py"):
-        assert f"automodule:: tests.{module.stem}\n" in tests
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        assert f"automodule:: {name}\n" in tests

@@ -589,7 +589,9 @@ def test_the_metrics_of_a_run(uninterrupted):
     assert len(rows) == 7
     count = len(Batches(PAIRS, 40))
     tokens = [
-        number for e in (0, 1) for number in Batches(PAIRS, 40, 0, e).tokens
+        number
+        for e in (0, 1)
+        for number in Batches(PAIRS, 40, 0, e).update_tokens
     ]
     for row in rows:
         assert row["tokens"] == sum(tokens[: row["step"]])

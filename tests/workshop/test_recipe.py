@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_training import NURSERY, at_once
+from tests.runs import NURSERY, at_once
 from transformer_annotated.model import TransformerConfig, parameter_count
 from transformer_annotated.optimizer import noam_rate
 from transformer_annotated.text import UNK, load_tokenizer
