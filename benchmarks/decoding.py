@@ -132,10 +132,10 @@ def _specification(model: Transformer) -> object:
             attention.w_v,
         )
         linear(there.self_attention.linear[1], attention.w_o)
-        norm(there.self_attention.layer_norm, here.around_self_attention)
+        norm(there.self_attention.layer_norm, here.self_attention_residual)
         linear(there.ffn.linear_0, here.feed_forward.w_1)
         linear(there.ffn.linear_1, here.feed_forward.w_2)
-        norm(there.ffn.layer_norm, here.around_feed_forward)
+        norm(there.ffn.layer_norm, here.feed_forward_residual)
 
     words = model.embeddings.weight.detach().numpy()
     positions = sinusoids(512, config.d_model).numpy()
@@ -154,7 +154,7 @@ def _specification(model: Transformer) -> object:
         linear(there.attention.linear[0], across.w_q)
         linear(there.attention.linear[1], across.w_k, across.w_v)
         linear(there.attention.linear[2], across.w_o)
-        norm(there.attention.layer_norm, here.around_cross_attention)
+        norm(there.attention.layer_norm, here.cross_attention_residual)
     vocabulary = [str(number) for number in range(VOCABULARY)]
     spec.register_source_vocabulary(vocabulary)
     spec.register_target_vocabulary(vocabulary)

@@ -133,14 +133,14 @@ def test_dropout_is_where_the_paper_has_it():
     rates = dropout_rates(encoder_layer(dropout=0.3))
     assert rates == {
         "self_attention": 0.0,
-        "around_self_attention.dropout": 0.3,
-        "around_feed_forward.dropout": 0.3,
+        "self_attention_residual.dropout": 0.3,
+        "feed_forward_residual.dropout": 0.3,
     }
     rates = dropout_rates(decoder_layer(dropout=0.3))
     assert [name for name, rate in rates.items() if rate] == [
-        "around_self_attention.dropout",
-        "around_cross_attention.dropout",
-        "around_feed_forward.dropout",
+        "self_attention_residual.dropout",
+        "cross_attention_residual.dropout",
+        "feed_forward_residual.dropout",
     ]
 
 
@@ -222,7 +222,7 @@ def test_encoder_layer_is_two_sublayers(pre_norm):
     layer = encoder_layer(pre_norm=pre_norm)
     x = torch.randn(2, 5, 16)
     mask = padding_mask(torch.tensor([[1] * 5, [1, 1, 1, 0, 0]]), pad=0)
-    first, second = layer.around_self_attention, layer.around_feed_forward
+    first, second = layer.self_attention_residual, layer.feed_forward_residual
 
     def attend(y):
         return layer.self_attention(y, y, y, mask)
@@ -243,8 +243,11 @@ def test_decoder_layer_is_three_sublayers(pre_norm):
     x, memory = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
     mask, seen = causal_mask(5), torch.rand(2, 1, 1, 7) < 0.8
     seen[..., 0] = True
-    first, second = layer.around_self_attention, layer.around_cross_attention
-    third = layer.around_feed_forward
+    first, second = (
+        layer.self_attention_residual,
+        layer.cross_attention_residual,
+    )
+    third = layer.feed_forward_residual
 
     def look_back(y):
         return layer.self_attention(y, y, y, mask)

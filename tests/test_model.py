@@ -111,8 +111,8 @@ def layer_pairs(ours, theirs):
         yield from attention_pairs(ours.cross_attention, theirs.multihead_attn)
     modules = [(ours.feed_forward.w_1, theirs.linear1)]
     modules += [(ours.feed_forward.w_2, theirs.linear2)]
-    around = [m for name, m in ours.named_children() if "around" in name]
-    for i, residual in enumerate(around):
+    residuals = [m for n, m in ours.named_children() if "residual" in n]
+    for i, residual in enumerate(residuals):
         modules.append((residual.norm, getattr(theirs, f"norm{i + 1}")))
     for mine, other in modules:
         yield mine.weight, other.weight, ...
@@ -381,8 +381,8 @@ def test_dropout_rates_reach_their_places():
     config = dataclasses.replace(SMALL, dropout=0.1, attention_dropout=0.2)
     model = Transformer(config)
     for layer in (*model.encoder.layers, *model.decoder.layers):
-        assert layer.around_self_attention.dropout.p == 0.1
-        assert layer.around_feed_forward.dropout.p == 0.1
+        assert layer.self_attention_residual.dropout.p == 0.1
+        assert layer.feed_forward_residual.dropout.p == 0.1
         assert layer.self_attention.dropout == 0.2
     assert model.dropout.p == 0.1
     assert model.decoder.layers[0].cross_attention.dropout == 0.2

@@ -174,17 +174,17 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.self_attention = _attention(config)
         self.feed_forward = FeedForward(config.d_model, config.d_ff)
-        self.around_self_attention = _residual(config)
-        self.around_feed_forward = _residual(config)
+        self.self_attention_residual = _residual(config)
+        self.feed_forward_residual = _residual(config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Take a source ``(B, S, d_model)`` one layer up.
 
         The mask broadcasts to ``(B, h, S, S)``; ``True`` = may attend.
         """
-        x = self.around_self_attention(
+        x = self.self_attention_residual(
             x, lambda y: self.self_attention(y, y, y, mask))
-        return self.around_feed_forward(x, self.feed_forward)
+        return self.feed_forward_residual(x, self.feed_forward)
 
 
 def _attention(config: TransformerConfig) -> MultiHeadAttention:
@@ -208,9 +208,9 @@ class DecoderLayer(nn.Module):
         self.self_attention = _attention(config)
         self.cross_attention = _attention(config)
         self.feed_forward = FeedForward(config.d_model, config.d_ff)
-        self.around_self_attention = _residual(config)
-        self.around_cross_attention = _residual(config)
-        self.around_feed_forward = _residual(config)
+        self.self_attention_residual = _residual(config)
+        self.cross_attention_residual = _residual(config)
+        self.feed_forward_residual = _residual(config)
 
     def forward(
         self, x: Tensor, memory: Tensor, mask: Tensor | None = None,
@@ -221,9 +221,9 @@ class DecoderLayer(nn.Module):
         Looks at a memory ``(B, S, d_model)``. The masks broadcast to
         ``(B, h, T, T)`` and ``(B, h, T, S)``.
         """
-        x = self.around_self_attention(
+        x = self.self_attention_residual(
             x, lambda y: self.self_attention(y, y, y, mask))
-        x = self.around_cross_attention(
+        x = self.cross_attention_residual(
             x, lambda y: self.cross_attention(
                 y, memory, memory, memory_mask))
-        return self.around_feed_forward(x, self.feed_forward)
+        return self.feed_forward_residual(x, self.feed_forward)

@@ -64,7 +64,8 @@ def test_attention_draws_what_was_explained():
     found, pieces = drawn_weights(attention_explorer(panels))
     assert len(found) == 2 * 3 * 2 * 3
     for (i, kind, layer, head), weights in found.items():
-        exact = getattr(list(panels.values())[i], kind)[layer - 1, head - 1]
+        shown = list(panels.values())[i]
+        exact = getattr(shown, f"{kind}_attentions")[layer - 1, head - 1]
         assert weights.sum(-1).eq(1000).all()
         assert_close(weights / 1000, exact, atol=1e-3, rtol=0)
         assert weights.shape == tuple(map(len, pieces[i][kind]))

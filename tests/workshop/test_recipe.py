@@ -12,18 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runs import NURSERY, at_once
+from transformer_annotated.distributed import Worker
 from transformer_annotated.model import TransformerConfig, parameter_count
 from transformer_annotated.optimizer import noam_rate
 from transformer_annotated.text import UNK, load_tokenizer
-from transformer_annotated.training import (
-    TrainingConfig,
-    Worker,
-    list_checkpoints,
-    read_metrics,
-)
+from transformer_annotated.training import TrainingConfig
 from transformer_annotated.workshop import recipe as module
+from transformer_annotated.workshop.checkpoints import list_checkpoints
 from transformer_annotated.workshop.corpora import Corpus, load_corpus
 from transformer_annotated.workshop.files import write_toml
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import (
     CorpusConfig,
     Recipe,

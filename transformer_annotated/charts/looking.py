@@ -141,7 +141,8 @@ def attention_explorer(explained: object) -> alt.ConcatChart:
             returned, or a dict of several such by name, all of one model.
     """
     panels = explained if isinstance(explained, dict) else {"": explained}
-    shapes = {tuple(shown.cross_attentions.shape[:2]) for shown in panels.values()}
+    shapes = {tuple(shown.cross_attentions.shape[:2])
+              for shown in panels.values()}
     if len(shapes) != 1:
         raise ValueError(f"explained: (layers, heads) {sorted(shapes)}, "
                          "expected those of one model")

@@ -62,7 +62,7 @@ def corpus_from_files(
     test: Sequence[str | Path] | None = None,
     train_size: int | None = None, valid_size: int = 1000, seed: int = 0,
 ) -> Corpus:
-    """A corpus from your own files; see :func:`read_pairs` for their form.
+    """A corpus from your own files; see ``read_pairs`` for their form.
 
     Args:
         source_file: Source sentences for training, or a table of pairs.
@@ -71,7 +71,7 @@ def corpus_from_files(
             in, as in ``train.en.gz`` or ``train.en-de.tsv``, or none.
         target: Language of the target.
         valid: One or two files for validation; by default some pairs are
-            held out, see :func:`hold_out`.
+            held out, see ``hold_out``.
         test: One or two files for a test.
         train_size: How many pairs to train on, from the first; default all.
         valid_size: How many pairs to hold out.

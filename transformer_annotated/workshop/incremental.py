@@ -146,11 +146,11 @@ class IncrementalDecoder:
         for layer, past, memory in zip(
                 model.decoder.layers, self.past, self.memory, strict=True):
             feed_forward = layer.feed_forward
-            x = _sublayer(x, layer.around_self_attention, past.attend,
+            x = _sublayer(x, layer.self_attention_residual, past.attend,
                           layer.self_attention.w_o)
-            x = _sublayer(x, layer.around_cross_attention, memory.attend,
+            x = _sublayer(x, layer.cross_attention_residual, memory.attend,
                           layer.cross_attention.w_o)
-            x = _sublayer(x, layer.around_feed_forward,
+            x = _sublayer(x, layer.feed_forward_residual,
                           lambda y, w=feed_forward.w_1: w(y).relu_(),
                           feed_forward.w_2)
         self.length += 1
