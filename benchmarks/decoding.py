@@ -194,9 +194,11 @@ def main() -> None:
         speeds = {name: [] for name in decoders}
         said = {}
         for number in range(given.rounds + 1):  # the first one warms up
-            for name, decode in decoders.items():
+            first = number % len(decoders)  # each follows each of the others
+            turns = [*decoders, *decoders][first : first + len(decoders)]
+            for name in turns if number % 2 else reversed(turns):
                 begun = time.perf_counter()
-                said[name] = decode(src, beam)
+                said[name] = decoders[name](src, beam)
                 seconds = time.perf_counter() - begun
                 if number:
                     speeds[name].append(SENTENCES * LENGTH / seconds)

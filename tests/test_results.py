@@ -203,9 +203,7 @@ def test_a_result_says_how_it_was_made(name):
     assert "seed" in found
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in RESULTS if not name.startswith("decoding-")]
-)
+@pytest.mark.parametrize("name", RESULTS)
 def test_a_result_is_read_by_a_chapter(name):
     """What nobody reads need not be kept."""
     group = name.partition("-")[0]  # of training-tiny and training-base

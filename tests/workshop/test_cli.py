@@ -27,9 +27,9 @@ from transformer_annotated.workshop import recipe
 from transformer_annotated.workshop.checkpoints import list_checkpoints
 from transformer_annotated.workshop.checks import TrainingError
 from transformer_annotated.workshop.cli import _recipe_for, main
-from transformer_annotated.workshop.files import model_names
+from transformer_annotated.workshop.files import model_names, recipe_names
 from transformer_annotated.workshop.journal import read_metrics
-from transformer_annotated.workshop.recipe import read_recipe, recipe_names
+from transformer_annotated.workshop.recipe import read_recipe
 from transformer_annotated.workshop.translator import Translator
 
 

@@ -20,7 +20,7 @@ from transformer_annotated.training import TrainingConfig
 from transformer_annotated.workshop import recipe as module
 from transformer_annotated.workshop.checkpoints import list_checkpoints
 from transformer_annotated.workshop.corpora import Corpus, load_corpus
-from transformer_annotated.workshop.files import write_toml
+from transformer_annotated.workshop.files import recipe_names, write_toml
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import (
     CorpusConfig,
@@ -28,7 +28,6 @@ from transformer_annotated.workshop.recipe import (
     TokenizerConfig,
     prepare,
     read_recipe,
-    recipe_names,
     run_recipe,
 )
 

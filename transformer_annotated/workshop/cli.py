@@ -23,6 +23,7 @@ from .checks import TrainingError
 from transformer_annotated.workshop.files import (
     model_names,
     read_lines,
+    recipe_names,
     write_atomically,
 )
 
@@ -73,14 +74,8 @@ def _help_lists(
     return Listing
 
 
-def _recipe_names() -> list[str]:
-    """The recipes that come with the package."""
-    from transformer_annotated.workshop.recipe import recipe_names
-
-    return recipe_names()
-
 # %% ../../notebooks/workshop/cli.ipynb #62917e8f
-@app.command("train", cls=_help_lists("Recipes", _recipe_names))
+@app.command("train", cls=_help_lists("Recipes", recipe_names))
 def train_command(
     out: Out,
     recipe: Annotated[str, typer.Argument(
@@ -161,7 +156,7 @@ def closing_message(
             f"{out} --last {last}")
 
 # %% ../../notebooks/workshop/cli.ipynb #ed92f534
-@app.command("prepare", cls=_help_lists("Recipes", _recipe_names))
+@app.command("prepare", cls=_help_lists("Recipes", recipe_names))
 def prepare_command(
     name: Annotated[str, typer.Argument(
         metavar="RECIPE", help="A recipe's name, a .toml file, or the name of "
@@ -185,7 +180,7 @@ def prepare_command(
 
 def _recipe_for(name: str) -> str:
     """A recipe's name, or the first of those for a corpus."""
-    known = _recipe_names()
+    known = recipe_names()
     if name in known or name.endswith(".toml"):
         return name
     return next((n for n in known if n.startswith(f"{name}-")), name)
@@ -242,6 +237,7 @@ def translate_command(
         "answers each at once.")] = 256,
 ) -> None:
     """Translate sentences, a file, or what comes through a pipe."""
+    import torch
     from tqdm import tqdm
 
     from transformer_annotated.workshop.translator import Translator
@@ -253,6 +249,8 @@ def translate_command(
     if texts and len(texts) == 1 and os.path.isfile(texts[0]):
         raise ValueError(f"{texts[0]}: a file; translate its lines with "
                          "--source")
+    if texts and len(texts) < 4:                 # too little to share
+        torch.set_num_threads(1)
     translator = Translator.load(model)
     if not texts and not source and sys.stdin is None:
         raise ValueError("standard input is closed, and there is no text")

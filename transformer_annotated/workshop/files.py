@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CorpusError', 'read_lines', 'existing_file', 'sync_to_disk', 'write_atomically', 'replace_folder', 'read_toml',
-           'write_toml', 'data_folders', 'model_names', 'find_model', 'load_result', 'paper_tables']
+           'write_toml', 'data_folders', 'recipe_names', 'model_names', 'find_model', 'load_result', 'paper_tables']
 
 # %% ../../notebooks/workshop/files.ipynb #f03d8d37
 import gzip
@@ -172,6 +172,12 @@ def data_folders(what: str) -> list[Path]:
     """Where ``models`` and the like may lie, the project's own first."""
     package = Path(str(resources.files("transformer_annotated")))
     return [package.parent / what, package / what]
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    return sorted(file.stem for file in data_folders("recipes")[-1].glob(
+        "*.toml"))
 
 
 def model_names() -> list[str]:
