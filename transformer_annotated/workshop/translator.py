@@ -122,12 +122,10 @@ class Translator:
         tokenizer = load_tokenizer(folder / "tokenizer.json")
         config, tables = _read_config(
             folder / "config.toml", tokenizer.vocab_size)
-        best = "cuda" if torch.cuda.is_available() else "cpu"
-        with torch.device("meta"):              # draw no values to overwrite
-            model = Transformer(config)
-        model = model.to_empty(device=device or best).eval()
+        model = Transformer(config).eval()
         _load_weights(model, folder)
-        return cls(model, tokenizer, tables)
+        best = "cuda" if torch.cuda.is_available() else "cpu"
+        return cls(model.to(device or best), tokenizer, tables)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that :meth:`load` can read, in half precision."""
