@@ -213,7 +213,9 @@ def test_a_run_keeps_the_last_checkpoints(tmp_path):
 def test_another_size_is_refused_with_name_and_shapes(tmp_path):
     """Whichever tensor comes first: what is there, and what was expected."""
     path = saved(tmp_path)
-    with pytest.raises(ValueError, match=r"step-1: .* is \(16,\), .* \(32,\)"):
+    with pytest.raises(
+        ValueError, match=r"step-1: .* is \(16, 16\), .* \(32, 32\)"
+    ):
         load_weights(tiny(d_model=32), path)
     model = tiny(layers=2)
     before = {k: v.clone() for k, v in model.state_dict().items()}
