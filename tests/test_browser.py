@@ -315,7 +315,10 @@ def test_solutions_are_folded(visit, name):
     """Every exercise has a solution, which opens on a click."""
     page = visit(name)
     solutions = page.locator("div.solution.dropdown")
-    assert solutions.count() == page.locator("div.exercise").count() >= 3
+    assert solutions.count() == page.locator("div.exercise").count()
+    if "workshop" in name and not solutions.count():
+        return  # a page of the workshop need not have any
+    assert solutions.count() >= 2
     body = solutions.first.locator("pre").first
     expect(body).not_to_be_visible()
     solutions.first.locator(".admonition-title, summary").first.click()
