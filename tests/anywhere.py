@@ -41,14 +41,14 @@ SETTINGS = {
 
 def run(name: str, folder: Path, changes: dict, *options: str) -> bool:
     """Run the tests in a folder; whether all passed."""
-    began = time.monotonic()
+    began, seed = time.monotonic(), time.time_ns() % 2**32
     command = [
         sys.executable,
         *("-m", "pytest", "-q", "-n", "2", "-m", "not site"),
-        *("-p", "randomly", "-p", "no:cacheprovider"),
-        *options,
+        *("-p", "randomly", f"--randomly-seed={seed}"),
+        *("-p", "no:cacheprovider", *options),
     ]
-    print(f"\n{name}: {' '.join(f'{k}={v}' for k, v in changes.items())}")
+    print(f"\n{name}:", *(f"{k}={v}" for k, v in changes.items()), *command[1:])
     done = subprocess.run(command, cwd=folder, env=os.environ | changes)
     print(f"{name}: {time.monotonic() - began:.0f} s")
     return done.returncode == 0
@@ -69,7 +69,7 @@ def main() -> None:
     if parser.parse_args().one:
         native = torch.backends.cpu.get_cpu_capability()
         name = next(n for n in SETTINGS if native.lower() not in n.lower())
-        files = [f"tests/test_{name}.py" for name in NUMERIC.split()]
+        files = [f"tests/test_{part}.py" for part in NUMERIC.split()]
         sys.exit(not run(name, ROOT, SETTINGS[name], *files))
     failed = [n for n, s in SETTINGS.items() if not run(n, ROOT, s)]
     if not elsewhere():

@@ -2,12 +2,13 @@
 
 import json
 import multiprocessing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from tests.helpers import ListPairs
 from transformer_annotated.batching import Batches
 from transformer_annotated.distributed import Worker
 from transformer_annotated.model import Transformer, TransformerConfig
@@ -17,32 +18,6 @@ from transformer_annotated.workshop.checkpoints import (
     list_checkpoints,
     load_checkpoint,
 )
-
-
-@dataclass
-class ListPairs:
-    """Pairs in memory; ids are from 4 on."""
-
-    sources: list
-    targets: list
-
-    @property
-    def source_lengths(self):
-        """Tokens of each source."""
-        return np.array([len(ids) for ids in self.sources])
-
-    @property
-    def target_lengths(self):
-        """Tokens of each target."""
-        return np.array([len(ids) for ids in self.targets])
-
-    def source(self, i):
-        """Ids of a source."""
-        return self.sources[i]
-
-    def target(self, i):
-        """Ids of a target."""
-        return self.targets[i]
 
 
 def reversals(count, seed):

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from tests.helpers import ListPairs
 from tests.runs import (
     CONFIG,
     PAIRS,
     VALID,
     Deaf,
-    ListPairs,
     a_batch,
     assert_same_run,
     go,

@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
+from tests.helpers import ListPairs
 from tests.runs import (
     CONFIG,
     NURSERY,
     PAIRS,
-    ListPairs,
     a_batch,
     assert_all_whole,
     assert_same_run,
