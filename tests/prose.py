@@ -19,7 +19,7 @@ HIDDEN = re.compile(
 NO_PROSE = re.compile(
     r"\$\$.*?\$\$( \(\S+\))?"  # a display equation
     r"|^\(\S+\)=$"  # a label
-    r"|^[`:]{3,}.*$|^:[\w-]+:.*$"  # the frame of a directive, its options
+    r"|^[`:]{3,}[^\n]*$|^:[\w-]+:[^\n]*$"  # the frame of a directive, its options
     r"|\{cite(:\w+)?\}`[^`]*`",
     re.DOTALL | re.MULTILINE,
 )
