@@ -1,17 +1,26 @@
-"""Render the fidelity ledger: ``ledger.toml`` becomes the tables of a page.
+"""Render the fidelity ledger, whole on its page and row by row in chapters.
 
-A row with tests is *done*, and its symbol and tests become links that the
-build checks (a name that does not exist breaks it). A row without tests is
-*planned*, and its symbol is the name that it will have.
+``ledger.toml`` becomes the tables of a page. A row with tests is *done*, and
+its symbol and tests become links that the build checks (a name that does not
+exist breaks it). A row without tests is *planned*, and its symbol is the name
+that it will have.
+
+In a chapter, ``{paper-says} label`` shows the rows whose ``where`` is that
+label: what the paper states in the section that begins here.
 """
 
 import sys
 import tomllib
 from pathlib import Path
 
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
+
 PAGE, DATA, PLACEHOLDER = "book/ledger", "book/ledger.toml", "{{ledger}}"
 HEAD = ("The paper says", "Our symbol, and deviation", "Enforced by", "State")
 PACKAGE, TESTS = "transformer_annotated", "tests"
+OPEN_ROWS = 3  # of a box in a chapter; the others are folded
 
 
 def load(path: Path) -> list[dict]:
@@ -57,6 +66,8 @@ def section_text(section: dict) -> str:
         ours = row.get("deviation", "as the paper")
         if "symbol" in row:
             ours = f"{symbol_cell(row)}<br>{ours}"
+        if "where" in row:
+            ours += f"<br>In the book: {{ref}}`{row['where']}`"
         rows.append((row["says"], ours, test_cell(row), done))
     title = f"{section['number']} {section['title']}"
     table = list_table(rows, ":class: ledger", ":widths: 34 28 30 8")
@@ -73,6 +84,55 @@ def summary(sections: list[dict]) -> str:
         rows.append((link, str(len(section["row"])), str(done)))
     totals = (str(sum(int(row[i]) for row in rows[1:])) for i in (1, 2))
     return list_table([*rows, ("**All**", *totals)])
+
+
+def statement(row: dict) -> str:
+    """A row as an item of a list: the statement, and below it what we did."""
+    names = " · ".join(test_cell(row).split("<br>"))
+    links = f"{symbol_cell(row)} · {names}" if "symbol" in row else names
+    lines = [f"- {row['says']}", "", "  :::{div} says-how", f"  {links}"]
+    if "deviation" in row:
+        lines += ["", f"  *Our note:* {row['deviation']}"]
+    return "\n".join([*lines, "  :::", ""])
+
+
+def box(found: list[tuple[dict, dict]]) -> str:
+    """The box of one place in the book, from pairs of a section and a row."""
+    numbers = dict.fromkeys(section["number"] for section, _ in found)
+    links = ", ".join(
+        f"{{ref}}`{n} <ledger-{n.replace('.', '-')}>`" for n in numbers
+    )
+    plural = "s" if len(numbers) > 1 else ""
+    rows = [statement(row) for _, row in found]
+    parts = [f"::::::{{admonition}} The paper says, section{plural} {links}"]
+    parts += [":class: paper-says", "", *rows[:OPEN_ROWS]]
+    if more := rows[OPEN_ROWS:]:
+        count = f"{len(more)} more statement{'s' if len(more) > 1 else ''}"
+        parts += [f":::::{{dropdown}} {count}", *more, ":::::"]
+    return "\n".join([*parts, "::::::"])
+
+
+class PaperSays(SphinxDirective):
+    """The statements of the paper that a section of the book fulfils."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """The box of the label that is the argument."""
+        path = Path(self.env.app.srcdir) / DATA
+        self.env.note_dependency(str(path))
+        found = [
+            (section, row)
+            for section in load(path)
+            for row in section["row"]
+            if row.get("where") == self.arguments[0]
+        ]
+        if not found:
+            raise self.error(f"no row of {DATA} is at {self.arguments[0]!r}")
+        parent = nodes.Element()
+        lines = StringList(box(found).splitlines(), source=str(path))
+        self.state.nested_parse(lines, self.content_offset, parent)
+        return parent.children
 
 
 def read(app, docname, source):
@@ -94,6 +154,7 @@ def skip_helpers(app, what, name, obj, skip, options):
 def setup(app):
     """Register with Sphinx."""
     sys.path.insert(0, str(app.srcdir))  # so that autodoc finds the tests
+    app.add_directive("paper-says", PaperSays)
     app.connect("source-read", read)
     app.connect("autodoc-skip-member", skip_helpers)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,6 +1,6 @@
 """What a reader of a chapter sees: words of prose and lines of code.
 
-``python -m tests.prose notebooks/*.ipynb`` prints both. Exercises and their
+``python book/_ext/prose.py notebooks/*.ipynb`` prints both. Exercises and their
 solutions do not count, nor does code that is hidden or folded on the page.
 """
 
@@ -19,7 +19,7 @@ HIDDEN = re.compile(
 NO_PROSE = re.compile(
     r"\$\$.*?\$\$( \(\S+\))?"  # a display equation
     r"|^\(\S+\)=$"  # a label
-    r"|^[`:]{3,}[^\n]*$|^:[\w-]+:[^\n]*$"  # the frame of a directive, its options
+    r"|^[`:]{3,}[^\n]*$|^:[\w-]+:[^\n]*$"  # frames of directives
     r"|\{cite(:\w+)?\}`[^`]*`",
     re.DOTALL | re.MULTILINE,
 )
