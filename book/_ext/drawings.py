@@ -1,7 +1,7 @@
 """Drawings inside the pages, where their colours follow the theme.
 
 * An image from ``book/figures`` is set inline, not fetched: its boxes are
-  links, and ``front.css`` colours them by class, in light and in dark.
+  links, and ``drawings.css`` colours them by class, in light and in dark.
 * The card that opens a chapter gets a small Figure 1, lit where the chapter's
   class says (``lit-attention``), and the time that reading takes.
 """
@@ -17,20 +17,11 @@ FOLDER = "book/figures"
 WORDS_A_MINUTE = 180  # of a text that wants to be thought about
 
 
-def drawing(app, name: str, prefix: str) -> nodes.raw:
-    """An SVG file as HTML, its ids made unique by a prefix."""
+def drawing(app, name: str) -> nodes.raw:
+    """An SVG file as HTML, without its comments."""
     path = Path(app.srcdir) / FOLDER / name
     app.env.note_dependency(str(path))
-    text = re.sub(
-        r"<!--.*?-->|<\?xml.*?\?>", "", path.read_text("utf-8"), flags=re.DOTALL
-    )
-    for found in set(re.findall(r'\bid="([^"]+)"', text)):
-        new = f"{prefix}-{found}"
-        text = re.sub(
-            rf'((?:id|href|aria-\w+)="#?|url\(#){re.escape(found)}\b',
-            rf"\g<1>{new}",
-            text,
-        )
+    text = re.sub(r"<!--.*?-->", "", path.read_text("utf-8"), flags=re.DOTALL)
     return nodes.raw("", text.strip(), format="html")
 
 
@@ -46,9 +37,7 @@ class Drawings(SphinxTransform):
         ):
             path = Path(image["uri"])
             if path.suffix == ".svg" and path.parent.name == "figures":
-                image.replace_self(
-                    drawing(self.app, path.name, f"drawing{number}")
-                )
+                image.replace_self(drawing(self.app, path.name))
 
 
 class ChapterCard(SphinxTransform):
@@ -74,7 +63,7 @@ class ChapterCard(SphinxTransform):
                 ),
             )
             if any(c.startswith("lit-") for c in card["classes"]):
-                card += drawing(self.app, "figure1.svg", "card")
+                card += drawing(self.app, "figure1.svg")
 
 
 def setup(app):
