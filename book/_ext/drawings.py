@@ -32,9 +32,7 @@ class Drawings(SphinxTransform):
 
     def apply(self, **kwargs):
         """Replace each image that is a drawing of ours."""
-        for number, image in enumerate(
-            list(self.document.findall(nodes.image))
-        ):
+        for image in list(self.document.findall(nodes.image)):
             path = Path(image["uri"])
             if path.suffix == ".svg" and path.parent.name == "figures":
                 image.replace_self(drawing(self.app, path.name))
