@@ -12,7 +12,7 @@ PIP     = $(BIN)/pip install -q --disable-pip-version-check
 # Notebooks and tests run side by side, so each takes one core.
 export OMP_NUM_THREADS := 1
 
-.PHONY: book test test-anywhere serve bench sync address browser clean
+.PHONY: book test test-anywhere serve pdf bench sync address browser clean
 
 # Sphinx does not repeat the warnings of a build that failed, unless it forgets it.
 book: .venv/ready $(EXPORT)  ## Export the notebooks, run them, build the website.
@@ -41,6 +41,10 @@ serve: book  ## Open the website on localhost.
 	@(sleep 1; $(BIN)/python -m webbrowser -t http://localhost:$(PORT) >/dev/null) &
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
 
+pdf: book browser  ## Print the whole book into one PDF.
+	$(STEP) "Printing every page of the site"
+	$(BIN)/python book/pdf.py
+
 bench: export OMP_NUM_THREADS := 2
 bench: .venv/ready  ## Measure speed side by side with others (quarter of an hour).
 	@$(PIP) -r benchmarks/requirements.txt
@@ -55,6 +59,7 @@ bench: .venv/ready  ## Measure speed side by side with others (quarter of an hou
 sync: .venv/ready  ## After editing a notebook: strip its outputs, export it, tidy the code.
 	$(BIN)/nbdev-clean
 	$(BIN)/python book/export.py
+	$(BIN)/python book/readme_picture.py
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

@@ -39,7 +39,13 @@
     const embed = await bundle;
     const settings = { actions, ...options, renderer: "svg", config: merge(theme, options.config) };
     const result = await embed(element, spec, settings);
-    watcher.observe(typeof element === "string" ? document.querySelector(element) : element);
+    const box = typeof element === "string" ? document.querySelector(element) : element;
+    const caption = box.closest("figure")?.querySelector(".caption-text");
+    const names = { "svg.marks": caption?.textContent, "details > summary": "Save this chart" };
+    for (const [part, name] of Object.entries(names)) {
+      if (name) box.querySelector(part)?.setAttribute("aria-label", name.trim());
+    }
+    watcher.observe(box);
     return result;
   };
 })();

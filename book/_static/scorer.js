@@ -1,0 +1,16 @@
+/* Search: chapters of the road first, then the workshop, then the other pages; tests and API last. */
+var Scorer = {
+  score: ([page, title, anchor, description, score, file, kind]) => {
+    const road = /^notebooks\/\d/.test(page) ? 30 : 0;
+    const reference = /^book\/(tests|api|ledger)/.test(page) || kind === "object" ? -60 : 0;
+    return score + road + reference;
+  },
+  objNameMatch: 11,
+  objPartialMatch: 6,
+  objPrio: { 0: 15, 1: 5, 2: -5 },
+  objPrioDefault: 0,
+  title: 15,
+  partialTitle: 7,
+  term: 5,
+  partialTerm: 2,
+};
