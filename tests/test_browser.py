@@ -1,5 +1,6 @@
 """Every page in a real browser: typeset, drawn, dark, narrow and offline."""
 
+import gzip
 import json
 import threading
 from functools import partial
@@ -9,6 +10,7 @@ import altair as alt
 import pytest
 import torch
 import vl_convert
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 from tests.browser import FLAGS, executable
@@ -26,6 +28,10 @@ CLIPPED = """[...document.querySelectorAll(
             formula.getBoundingClientRect().right
             > box.getBoundingClientRect().right))
     .map(box => box.innerText.slice(0, 200))"""
+CUT_OFF = """[...document.querySelectorAll("div.math mjx-container")]
+    .filter(formula => formula.scrollWidth > formula.clientWidth + 1)
+    .map(formula => formula.querySelector("mjx-assistive-mml")?.textContent
+        ?? formula.textContent)"""
 INK = "letter => getComputedStyle(letter).fill"
 DISK = SITE.as_uri()
 WIDE, NARROW = 1280, 390
@@ -129,6 +135,10 @@ def test_page_is_whole(visit, name, theme, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     if width == WIDE:
         assert page.evaluate(CLIPPED) == []
+        assert page.evaluate(CUT_OFF) == []
+        found = Axe().run(page).response["violations"]
+        bad = ("serious", "critical")
+        assert [v["id"] for v in found if v["impact"] in bad] == []
 
 
 @pytest.mark.parametrize("name", ["book/index", CHAPTER])
@@ -334,6 +344,66 @@ def test_search_finds_the_chapter(visit, served, where):
     results = page.locator("#search-results")
     expect(results.locator("li a").first).to_be_visible()
     assert "Attention" in results.inner_text()
+
+
+@pytest.mark.parametrize(
+    ("query", "chapter"),
+    [
+        ("attention", "03_attention"),
+        ("multi-head attention", "03_attention"),
+        ("3.2.2", "03_attention"),
+        ("layer normalization", "04_layers"),
+        ("residual connection", "04_layers"),
+        ("positional encoding", "06_positions"),
+        ("byte pair encoding", "09_text"),
+        ("warmup", "12_optimizer"),
+        ("label smoothing", "13_loss"),
+        ("dropout", "13_loss"),
+        ("beam search", "15_decoding"),
+        ("BLEU", "16_evaluation"),
+    ],
+)
+def test_first_hit_is_the_chapter(visit, query, chapter):
+    """What students type leads to the chapter, not to a test or an API."""
+    page = visit("search")
+    page.goto(f"{DISK}/search.html?q={query.replace(' ', '+')}")
+    first = page.locator("#search-results li a").first
+    expect(first).to_be_visible()
+    assert chapter in first.get_attribute("href")
+
+
+@pytest.mark.parametrize("name", [CHAPTER, "notebooks/20_looking"])
+def test_a_page_is_light(visit, served, name):
+    """A chapter takes at most 1.5 MB, packed as servers send it."""
+    page = visit("book/cite", base=served)  # has neither charts nor formulas
+    sizes = {}
+    page.on(
+        "response",
+        lambda r: sizes.update({r.url: len(gzip.compress(r.body()))}),
+    )
+    page.goto(f"{served}/{name}.html", wait_until="networkidle")
+    assert sum(sizes.values()) < 1.5e6, sorted(sizes.items())
+
+
+def test_paper_is_white(visit):
+    """Printed from dark mode, text is dark and the menus stay away."""
+    page = visit(CHAPTER, "dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    for part in (".bd-sidebar-primary", ".bd-header-article"):
+        for box in page.locator(part).all():
+            expect(box).not_to_be_visible()
+    colour = "box => getComputedStyle(box).color.match(/\\d+/g).map(Number)"
+    for part in ("article p", "article h2", "article pre"):
+        assert max(page.locator(part).first.evaluate(colour)) < 128, part
+
+
+def test_charts_are_called_by_their_captions(visit):
+    """A screen reader says what a chart shows, not that Vega drew it."""
+    page = visit(CHAPTER)
+    for figure in page.locator("figure:has(svg.marks)").all():
+        name = figure.locator("svg.marks").first.get_attribute("aria-label")
+        caption = figure.locator(".caption-text").inner_text()
+        assert name.split() == caption.split()
 
 
 def test_citation_is_copied(visit, served):

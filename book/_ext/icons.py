@@ -42,7 +42,7 @@ COMMON = """:is(.fa-solid, .fas, .fa-brands, .fab)::before {
   background: currentColor;
   mask: var(--icon) center / contain no-repeat;
 }
-.fa-lg { font-size: 1.25em; }
+.theme-switch.fa-lg { font-size: 1em; }
 @media print { .fa-solid, .fas, .fa-brands, .fab { display: none; } }
 """
 
