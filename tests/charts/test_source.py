@@ -13,6 +13,11 @@ def _documented(x, /, *rest, tag="<b>"):
     """A docstring of one line."""
 
     # why: comments stay
+    if x is None:
+        raise ValueError("x: None")
+    body_of.check(x)
+    if rest:
+        x += 1
     return f"{x}{rest}{tag}</script>"
 
 
@@ -20,11 +25,14 @@ def _undocumented():
     return "a string that is no docstring".split()
 
 
-def test_bodies_have_neither_signature_nor_docstring():
-    """Comments and line breaks stay, and every line that follows."""
-    assert body_of(_documented) == (
-        '# why: comments stay\nreturn f"{x}{rest}{tag}</script>"'
-    )
+def test_bodies_are_the_lines_that_compute():
+    """No signature, no docstring, no check of input; comments stay."""
+    assert body_of(_documented).splitlines() == [
+        "# why: comments stay",
+        "if rest:",
+        "    x += 1",
+        'return f"{x}{rest}{tag}</script>"',
+    ]
     assert body_of(_undocumented).startswith('return "a string')
     body = body_of(FeedForward.forward)
     assert body.startswith("hidden = ") and body.count("\n") == 1

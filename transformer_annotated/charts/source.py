@@ -18,14 +18,28 @@ from pygments.lexers import PythonLexer
 
 # %% ../../notebooks/workshop/charts.ipynb #b069089d
 def body_of(function: Callable) -> str:
-    """The lines of a function below its signature and docstring."""
+    """The lines that compute: no signature, docstring or check of input.
+
+    Checks are calls of a ``check``, and an ``if`` that does nothing but raise.
+    """
     source = textwrap.dedent(inspect.getsource(function))
     node = ast.parse(source).body[0]
     first = node.body[0]
     documented = ast.get_docstring(node) is not None
     start = first.end_lineno if documented else first.lineno - 1
-    lines = source.splitlines()[start:]
+    checks = {line for part in node.body if _is_check(part)
+              for line in range(part.lineno, part.end_lineno + 1)}
+    lines = [line for number, line in enumerate(source.splitlines(), 1)
+             if number > start and number not in checks]
     return textwrap.dedent("\n".join(lines)).strip("\n")
+
+
+def _is_check(part: ast.stmt) -> bool:
+    if isinstance(part, ast.If):
+        raises = all(isinstance(line, ast.Raise) for line in part.body)
+        return raises and not part.orelse
+    call = isinstance(part, ast.Expr) and isinstance(part.value, ast.Call)
+    return call and "check" in ast.unparse(part.value.func)
 
 
 def signature_of(function: Callable) -> str:
@@ -62,8 +76,8 @@ class Listing:
 
     def _repr_html_(self) -> str:
         lexer, formatter = PythonLexer(), HtmlFormatter()
-        parts = (f"<p><code>{html.escape(name)}</code></p>"
-                 + highlight(body, lexer, formatter)
+        parts = (f'<p style="margin: 1em 0 -0.6em"><code>{html.escape(name)}'
+                 f"</code></p>{highlight(body, lexer, formatter)}"
                  for name, body in self.bodies.items())
         return (f'<div class="package-source"><style>{_STYLE}</style>'
                 f"{''.join(parts)}</div>")
