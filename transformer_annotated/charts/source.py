@@ -76,7 +76,7 @@ class Listing:
 
     def _repr_html_(self) -> str:
         lexer, formatter = PythonLexer(), HtmlFormatter()
-        parts = (f'<p style="margin: 1em 0 -0.6em"><code>{html.escape(name)}'
+        parts = (f'<p style="margin: 1em 0 0"><code>{html.escape(name)}'
                  f"</code></p>{highlight(body, lexer, formatter)}"
                  for name, body in self.bodies.items())
         return (f'<div class="package-source"><style>{_STYLE}</style>'
