@@ -176,9 +176,9 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """From ``(B, T, d_model)`` and ``(B, S, d_model)`` twice to the first.
+        """Attend from ``(B, T, d_model)`` to ``(B, S, d_model)``, twice.
 
-        The mask broadcasts to ``(B, h, T, S)``.
+        The mask broadcasts to ``(B, h, T, S)``. Returns ``(B, T, d_model)``.
         """
         check_vectors(self.d_model, query=query, key=key, value=value)
         q = _split(self.w_q(query), self.heads)           # (B, h, T, d_k)
