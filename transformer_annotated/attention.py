@@ -176,9 +176,10 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Attend from ``(B, T, d_model)`` to ``(B, S, d_model)``, twice.
+        """Queries ``(B, T, d_model)`` look at keys ``(B, S, d_model)``.
 
-        The mask broadcasts to ``(B, h, T, S)``. Returns ``(B, T, d_model)``.
+        Values are like keys; the mask broadcasts to ``(B, h, T, S)``. Returns
+        ``(B, T, d_model)``.
         """
         check_vectors(self.d_model, query=query, key=key, value=value)
         q = _split(self.w_q(query), self.heads)           # (B, h, T, d_k)
