@@ -57,7 +57,10 @@ def rotation_heatmap(matrices: dict[int, Tensor]) -> alt.LayerChart:
     cells = common.chart_of(rows, at=shift).encode(
         alt.X("column:O").axis(orient="top", **common.BARE),
         alt.Y("row:O").axis(**common.BARE))
-    numbers = cells.mark_text(fontSize=11, color="black").transform_filter(
-        "datum.value != 0").encode(alt.Text("value:Q", format=".2f"))
+    dark = "abs(datum.value) > 0.55"                 # the colour below it is
+    numbers = cells.mark_text(fontSize=12).transform_filter(
+        "datum.value != 0").encode(
+        alt.Text("value:Q", format=".2f"),
+        color=alt.condition(dark, alt.value("white"), alt.value("black")))
     boxes = cells.mark_rect().encode(common.diverging_colours("value:Q", 1))
-    return (boxes + numbers).properties(width=280, height=280)
+    return (boxes + numbers).properties(width=300, height=300)
