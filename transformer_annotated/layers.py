@@ -162,7 +162,7 @@ def _check_config(config: TransformerConfig) -> None:
         raise ValueError(f"d_model: {c.d_model}, expected an even number "
                          "for sinusoids; or set learned_positions")
 
-# %% ../notebooks/04_layers.ipynb #e0f250e2
+# %% ../notebooks/04_layers.ipynb #2bae7a26
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward: the left column of Figure 1.
 
@@ -186,7 +186,7 @@ class EncoderLayer(nn.Module):
             x, lambda y: self.self_attention(y, y, y, mask))
         return self.feed_forward_residual(x, self.feed_forward)
 
-
+# %% ../notebooks/04_layers.ipynb #6b14e73b
 def _attention(config: TransformerConfig) -> MultiHeadAttention:
     return MultiHeadAttention(config.d_model, config.heads, *config.head_sizes,
                               config.attention_bias, config.attention_dropout)
