@@ -37,7 +37,7 @@ def find(name):
 @EACH_ROW
 def test_row_names_what_exists(row):
     """A done row's symbol and tests exist; a planned row's symbol does not."""
-    assert set(row) <= {"says", "symbol", "deviation", "tests"}
+    assert set(row) <= {"says", "symbol", "deviation", "tests", "where"}
     assert row["says"].strip()
     symbol = row.get("symbol")
     if symbol:

@@ -49,8 +49,8 @@ def drawn_weights(chart):
     for row in spec["data"]["values"]:
         place = (row["sentence"], row["kind"], row["layer"], row["head"])
         assert place not in found
-        numbers = torch.tensor(list(map(int, row["weights"].split())))
-        found[place] = numbers.view(-1, row["keys"])
+        numbers = [int(w or 0) for w in row["weights"].split(" ")]
+        found[place] = torch.tensor(numbers).view(-1, row["keys"])
     (pieces,) = (p["value"] for p in spec["params"] if p["name"] == "pieces")
     return found, pieces
 

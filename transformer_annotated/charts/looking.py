@@ -32,7 +32,8 @@ def _attention_rows(shown: object, sentence: int) -> tuple[list[dict], dict]:
     rows = [
         {"sentence": sentence, "kind": kind, "layer": layer, "head": head,
          "keys": len(axes[kind][1]),
-         "weights": " ".join(map(str, weights.flatten().tolist()))}
+         "weights": " ".join(                  # nothing stands for 0
+             str(weight or "") for weight in weights.flatten().tolist())}
         for kind in axes
         for layer, heads in enumerate(
             _hundredths(getattr(shown, f"{kind}_attentions")), 1)
