@@ -103,13 +103,18 @@ def _check_state(optimizer: torch.optim.Adam, state: dict) -> None:
     """Refuse the state of another model, which torch would take."""
     if not {"steps", "adam"} <= state.keys():
         raise ValueError(f"state: has {sorted(state)}, expected steps and adam")
+    if type(state["steps"]) is not int or state["steps"] < 0:
+        raise ValueError(f"state: steps is {state['steps']!r}")
     parameters = [p for g in optimizer.param_groups for p in g["params"]]
     saved = sum(len(g["params"]) for g in state["adam"]["param_groups"])
     if saved != len(parameters):
         raise ValueError(f"state: of {saved} parameters, but there are "
                          f"{len(parameters)}")
     for i, moments in state["adam"]["state"].items():
-        shape, ours = moments["exp_avg"].shape, parameters[i].shape
-        if shape != ours:
-            raise ValueError(f"state: parameter {i} has the shape "
-                             f"{tuple(shape)}, expected {tuple(ours)}")
+        ours = parameters[i].shape
+        for name, wanted in (("exp_avg", ours), ("exp_avg_sq", ours),
+                             ("step", ())):
+            shape = tuple(moments[name].shape)
+            if shape != wanted:
+                raise ValueError(f"state: parameter {i} has the shape {shape}, "
+                                 f"expected {tuple(wanted)}")
