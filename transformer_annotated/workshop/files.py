@@ -136,13 +136,13 @@ def write_atomically(
 # %% ../../notebooks/workshop/files.ipynb #22ff0947
 @contextmanager
 def _draft_for(path: Path) -> Iterator[Path]:
-    """A folder to write in; afterwards it is gone, and those of the dead."""
+    """A folder to write in, which is gone afterwards; those of the dead, too."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        yield draft
         _remove_leftovers(path)
+        yield draft
     except OSError as problem:
         problem.filename = problem.filename or str(path)
         raise
@@ -193,7 +193,7 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder; refused if one is inside."""
-    from filelock import FileLock, Timeout          # slow to load
+    from filelock import FileLock, Timeout  # slow to load
 
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", blocking=False, fallback_to_soft=False)

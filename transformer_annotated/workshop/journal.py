@@ -19,10 +19,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from .checks import TrainingError
-from transformer_annotated.workshop.files import (
-    existing_file,
-    write_atomically,
-)
+from .files import existing_file, write_atomically
 
 # %% ../../notebooks/workshop/checkpoints.ipynb #4ee0a0d5
 class Journal:
