@@ -52,8 +52,10 @@ def test_a_link_that_leads_to_itself_is_refused(tmp_path):
     assert os.listdir(tmp_path) == ["loop"]
 
 
-def test_an_error_knows_its_file(tmp_path):
+def test_what_fails_leaves_the_old_and_names_the_file(tmp_path):
     """A full disk tells a number, and not where."""
+    (tmp_path / "file").write_text("before")
+    (tmp_path / "folder").mkdir()
 
     def full(draft):
         draft.write_text("half")
@@ -62,9 +64,12 @@ def test_an_error_knows_its_file(tmp_path):
     with pytest.raises(OSError, match=r"space.*file") as problem:
         write_atomically(tmp_path / "file", full)
     assert problem.value.filename == str(tmp_path / "file")
-    with pytest.raises(OSError, match="space"), replace_folder(tmp_path / "a"):
-        full(tmp_path / "a.txt")
-    assert os.listdir(tmp_path) == ["a.txt"]
+    folder = tmp_path / "folder"
+    with pytest.raises(OSError, match="space"), replace_folder(folder) as draft:
+        full(draft / "file")
+    assert (tmp_path / "file").read_text() == "before"
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+    assert not os.listdir(folder)
 
 
 def die_writing(path):
