@@ -8,7 +8,6 @@ __all__ = ['adam', 'noam_rate', 'NoamOptimizer']
 # %% ../notebooks/12_optimizer.ipynb #66516a10
 import math
 from collections.abc import Iterable
-from copy import deepcopy
 
 import torch
 from torch import Tensor
@@ -94,7 +93,9 @@ class NoamOptimizer:
         """Go on where :meth:`state_dict` was taken, to the last bit."""
         _check_state(self.adam, state)
         groups = self.adam.state_dict()["param_groups"]     # ours, not saved
-        moments = deepcopy(state["adam"]["state"])          # share nothing
+        moments = {i: {name: tensor.contiguous().clone()    # share nothing
+                       for name, tensor in row.items()}
+                   for i, row in state["adam"]["state"].items()}
         self.adam.load_state_dict({"state": moments, "param_groups": groups})
         self.steps = state["steps"]
 
@@ -115,6 +116,6 @@ def _check_state(optimizer: torch.optim.Adam, state: dict) -> None:
         for name, wanted in (("exp_avg", ours), ("exp_avg_sq", ours),
                              ("step", ())):
             shape = tuple(moments[name].shape)
-            if shape != wanted:
+            if shape != wanted or moments[name].layout != torch.strided:
                 raise ValueError(f"state: parameter {i} has the shape {shape}, "
                                  f"expected {tuple(wanted)}")

@@ -420,6 +420,9 @@ WRONG = {
     "a moment": lambda s: s["optimizer"]["adam"]["state"][0].update(
         exp_avg_sq=torch.zeros(3)
     ),
+    "a sparse moment": lambda s: s["optimizer"]["adam"]["state"][0].update(
+        exp_avg=s["optimizer"]["adam"]["state"][0]["exp_avg"].to_sparse()
+    ),
     "a count": lambda s: s["optimizer"]["adam"]["state"][0].update(step="x"),
 }
 
@@ -437,6 +440,23 @@ def test_wrong_types_in_a_state_are_refused(tmp_path, uninterrupted, change):
     shutil.rmtree(where / "step-12")  # as advised
     go(tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_a_moment_of_one_number_is_laid_out(tmp_path, uninterrupted):
+    """A kernel would read and write beyond its memory."""
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    path = tmp_path / "run/checkpoints/step-12"
+
+    def shrink(state):
+        row = state["optimizer"]["adam"]["state"][0]
+        row["exp_avg"] = torch.zeros(1, 1).expand(row["exp_avg"].shape)
+
+    change_state(path, shrink)
+    model = tiny()
+    optimizer = noam(model)
+    load_checkpoint(path, model, optimizer, {})
+    for row in optimizer.adam.state.values():
+        assert row["exp_avg"].is_contiguous()
 
 
 def test_when_no_checkpoint_is_whole(tmp_path, uninterrupted):
