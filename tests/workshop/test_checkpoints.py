@@ -503,6 +503,13 @@ def test_another_model_or_corpus_is_refused(tmp_path, uninterrupted):
     assert len(read_metrics(uninterrupted)) == 7
 
 
+def test_a_setting_that_did_not_exist_yet_is_not_compared(tmp_path):
+    """A run that began with an earlier version goes on."""
+    path, model = saved(tmp_path, settings={"seed": 0}), tiny()
+    settings = {"seed": 0, "corpus": "digest 1234"}
+    assert load_checkpoint(path, model, noam(model), settings) == {"step": 1}
+
+
 def test_what_the_advice_says_is_possible(tmp_path, uninterrupted):
     """After a loss that is no number, one may go on with clipping."""
     shutil.copytree(uninterrupted, tmp_path / "run")
