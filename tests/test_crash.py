@@ -144,20 +144,23 @@ def test_a_killed_run_ends_as_if_undisturbed(
 
 
 def test_a_killed_worker_among_two(tmp_path, undisturbed_pair, draw):
-    """The other says so in a line and ends; together they go on."""
+    """The other ends, too, and without a traceback; together they go on."""
     kills, folder, said = 0, tmp_path / "run", tmp_path / "said"
     while True:
         pair = two_ranks(said, *words(folder))
         if kills < KILLS // 5:
             wait_for_a_moment(draw, folder, pair[0].is_alive)
             draw.choice(pair).kill()
+            for process in pair:  # as torchrun does: one may not be met yet
+                process.terminate()
         for process in pair:
             process.join()
         codes = {process.exitcode for process in pair}
         if codes == {0}:
             break
-        assert codes <= {-signal.SIGKILL, 1}, said.read_text()
-        kills += 1
+        expected = {0, 1, -signal.SIGKILL, -signal.SIGTERM, 143}
+        assert codes <= expected, said.read_text()
+        kills += -signal.SIGKILL in codes
     assert "Traceback" not in said.read_text()
     assert_same_end(folder, undisturbed_pair)
     print(f"{kills} kills")
