@@ -136,7 +136,7 @@ def write_atomically(
 # %% ../../notebooks/workshop/files.ipynb #22ff0947
 @contextmanager
 def _draft_for(path: Path) -> Iterator[Path]:
-    """A folder to write in, which is gone afterwards; those of the dead, too."""
+    """A folder to write in, gone afterwards, as are those of the dead."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         shutil.rmtree(draft, ignore_errors=True)
