@@ -40,6 +40,10 @@ crash: N ?= 100
 crash: .venv/ready  ## Kill runs at random moments: make crash N=100 (ten minutes).
 	CRASH_KILLS=$(N) $(BIN)/pytest -q -s tests/test_crash.py
 
+fuzz: N ?= 1000
+fuzz: .venv/ready  ## Damage N=1000 inputs in N ways; the seed is printed.
+	$(BIN)/python -m tests.fuzz -n $(N)
+
 serve: book  ## Open the website on localhost.
 	$(STEP) "http://localhost:$(PORT) (Ctrl-C stops it)"
 	@(sleep 1; $(BIN)/python -m webbrowser -t http://localhost:$(PORT) >/dev/null) &

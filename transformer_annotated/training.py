@@ -41,7 +41,7 @@ from transformer_annotated.workshop.checkpoints import (
 )
 from transformer_annotated.workshop.checks import (
     TrainingError,
-    check_types,
+    check_fields,
     first_line,
 )
 from .workshop.fused_loss import linear_cross_entropy
@@ -105,16 +105,7 @@ class TrainingConfig:
 # %% ../notebooks/14_training.ipynb #316d29fb
 def _check_training(config: TrainingConfig) -> None:
     """Name the first field that cannot be meant."""
-    check_types(config)
-    for name in ("steps", "batch_tokens", "accumulate", "warmup", "factor",
-                 "log_every", "validate_every", "checkpoint_every", "keep"):
-        if not getattr(config, name):
-            raise ValueError(f"{name}: 0, expected more than 0")
-    if config.seed >= 2**63:
-        raise ValueError(f"seed: {config.seed}, expected less than 2**63")
-    if config.label_smoothing >= 1:
-        raise ValueError(f"label_smoothing: {config.label_smoothing}, "
-                         "expected less than 1")
+    check_fields(config)
     if config.precision not in ("auto", "bf16", "float32"):
         raise ValueError(f"precision: {config.precision!r}, expected 'auto', "
                          "'bf16' or 'float32'")
@@ -391,8 +382,8 @@ class _Run:
     ) -> Iterator[tuple[TrainState, ProgressReporter]]:
         """Start from the last checkpoint, or from nothing."""
         place, rank = self.folder / "checkpoints", self.worker.rank
-        if not resume and (list_checkpoints(place)
-                           or read_metrics(self.folder)):
+        rows = read_metrics(self.folder)        # or a refusal, before all else
+        if not resume and (rows or list_checkpoints(place)):
             raise ValueError(f"{self.folder}: holds a run already; go on with "
                              "it by --resume, or choose another folder")
         state = TrainState(**load_last_checkpoint(

@@ -601,7 +601,7 @@ def test_translate_with_nothing_to_translate_with(tmp_path, finished):
     assert "no config.toml" in refuses("translate", "--model", tmp_path, "a")
     nowhere = tmp_path / "nowhere"
     line = refuses("translate", "--model", finished, "--source", nowhere)
-    assert line == f"error: {nowhere}: No such file or directory"
+    assert line == f"error: {nowhere}: no such file"
     line = refuses("translate", "--model", finished, "--source", "x", "a")
     assert "there is text to translate, too" in line
     assert "--model" in refuses("translate", "a")
@@ -702,6 +702,63 @@ def test_evaluate_refuses(tmp_path, finished, test_set):
     assert "error: " in refuses(*command)
 
 
+# --- long input
+
+
+def test_translate_a_long_argument(finished):
+    """Cut, and said in a line; no minute of silence."""
+    code, out, err = call("translate", "--model", finished, "a " * 50_000)
+    assert code == 0 and out.count("\n") == 1
+    assert err == (
+        "note: 1 of the lines had more than 1,000 tokens, and were cut there\n"
+    )
+
+
+def test_translate_lines_of_every_length(tmp_path, finished):
+    """One without end is refused, after all that came before it."""
+    path = tmp_path / "lines"
+    path.write_text("a b\n" + "c " * 4_900 + "\nd\n")
+    code, out, err = call("translate", "--model", finished, "--source", path)
+    assert code == 0 and out.count("\n") == 3
+    assert err.startswith("note: 1 of the lines") and err.count("\n") == 1
+    path.write_bytes(b"x" * 10**7)
+    line = refuses("translate", "--model", finished, "--source", path)
+    assert f"{path}, line 1: more than 10,000 bytes" in line
+
+
+def test_evaluate_long_lines(finished, test_set):
+    """Scores of lines without end would take hours, too."""
+    _, source, _, reference = test_set
+    source.write_text("a b\n" + "c " * 2_000 + "\n")
+    reference.write_text("a b\nc\n")
+    code, _, err = call("evaluate", "--model", finished, *test_set)
+    assert code == 0 and err.startswith("note: 1 of the lines")
+    reference.write_text("a b\n" + "x" * 10_001 + "\n")
+    line = refuses("evaluate", "--model", finished, *test_set)
+    assert "line 2: more than 10,000 letters, expected a sentence" in line
+
+
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "folder", "loop"])
+def test_translate_and_evaluate_what_is_no_file(tmp_path, finished, kind):
+    """Refused at once, by name."""
+    path = tmp_path / "it"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if kind == "loop" else kind)
+    (tmp_path / "text").write_text("a\n")
+    model = ("--model", finished)
+    assert "it: " in refuses("translate", *model, "--source", path)
+    both = ("--source", path, "--reference", tmp_path / "text")
+    assert "it: " in refuses("evaluate", *model, *both)
+    out = ("--out", path)
+    if kind == "loop":
+        both = ("--source", tmp_path / "text", "--reference", finished / "said")
+        refuses("evaluate", *model, *both, *out)
+
+
 # --- help
 
 
@@ -763,14 +820,14 @@ NO_RUN = "train what? Name a recipe, or give --source and --target, or --resume"
         (["train", "copy", "--out", "OUT", "--target", "x"], "--target needs"),
         (["train", "cpoy", "--out", "OUT"], "did you mean 'copy'?"),
         (["train", "zzz", "--out", "OUT"], "known: copy, grammar, "),
-        (["train", "no.toml", "--out", "OUT"], "no.toml: No such file"),
+        (["train", "no.toml", "--out", "OUT"], "no.toml: no such file"),
         (["train", "your-files", "--out", "OUT"], "give --source and --target"),
         (["prepare", "your-files", "--out", "OUT"], "give --source and"),
         (["prepare", "--out", "OUT"], "RECIPE"),
         (["prepare", "nope", "--out", "OUT"], "unknown recipe, 'nope'"),
         (["prepare", "copy"], "--out"),
         (["train", "a\0b", "--out", "OUT"], "unknown recipe"),
-        (["train", "a\0.toml", "--out", "OUT"], "null"),
+        (["train", "a\0.toml", "--out", "OUT"], "no such file"),
         (["train", "copy", "--out", "a\0b"], "null"),
         (["train", "copy", "--out", "/proc/x/y", *COPY], "/proc/x"),
         (["train", "copy", "--out", "/dev/null", *COPY], "/dev/null"),
@@ -790,13 +847,20 @@ def test_bad_arguments(tmp_path, arguments, message):
     ("change", "message"),
     [
         ("steps", "expected key=value"),
-        ("steps=x", "steps: 'x', expected int"),
-        ("steps=0", "steps: 0, expected more than 0"),
+        ("steps=x", "steps: 'x', expected an int"),
+        ("steps=0", "steps: 0, expected at least 1"),
         ("seed=1", "corpus.seed or training.seed"),
         ("stepz=1", "did you mean 'steps'?"),
         ("training.seed=" + "9" * 30, "seed: 9999"),
         ("batch_tokens=5", "batch_tokens: 5, expected at least 13"),
-        ("d_model=1000000000", "model: no memory for"),
+        ("d_model=1000000000", "d_model: 1000000000, expected at most"),
+        ("d_model=100000", "model: no memory for"),
+        ("workers=4294967296", "workers: 4294967296, expected at most 64"),
+        ("accumulate=2147483648", "accumulate: 2147483648, expected"),
+        ("layers=2147483648", "layers: 2147483648, expected at most"),
+        ("train_size=2147483648", "train_size: 2147483648, expected"),
+        ("steps=" + "9" * 5000, "steps: '999"),
+        ("z" * 9999 + "=1", "unknown key, 'zzz"),
         ("heads=3", "heads"),
         ("dropout=high", "dropout: 'high', expected"),
         ("max_length=1", "none left"),

@@ -12,6 +12,7 @@ import errno
 import gzip
 import json
 import lzma
+import math
 import os
 import re
 import shutil
@@ -80,16 +81,24 @@ def read_lines(
         raise CorpusError(f"{name}: {error.strerror or error}") from None
 
 # %% ../../notebooks/workshop/files.ipynb #7c2330fa
-def existing_file(path: str | Path) -> Path:
-    """The path of a file that is there, or the name of one that is near."""
+def existing_file(path: str | Path, largest: float = math.inf) -> Path:
+    """The path of a file that is there, or the name of one that is near.
+
+    What is no file, or has more than ``largest`` bytes, is refused unread.
+    """
     path = Path(path)
     try:
         if path.is_file():
+            if (size := path.stat().st_size) > largest:
+                raise CorpusError(f"{path}: {size:,} bytes, expected at most "
+                                  f"{largest:,}")
             return path
         if path.is_dir():
             raise CorpusError(f"{path}: a folder, expected a file")
         if path.exists():
             raise CorpusError(f"{path}: expected a regular file")
+        if path.is_symlink():
+            raise CorpusError(f"{path}: a link that leads nowhere")
         near = os.listdir(path.parent) if path.parent.is_dir() else ()
     except (OSError, ValueError) as error:
         if isinstance(error, CorpusError):
@@ -220,11 +229,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = existing_file(path, largest=10**6).read_bytes()
     except OSError as problem:
         raise ValueError(f"{path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError,
-            RecursionError) as problem:
+    try:
+        return tomllib.loads(text.decode())
+    except (ValueError, RecursionError) as problem:
         raise ValueError(f"{path}: not a TOML file: {problem}") from None
 
 
