@@ -693,8 +693,7 @@ def test_lines_about_gpus(tmp_path, monkeypatch):
     run = training._Run(
         tiny(), PAIRS, replace(CONFIG, log_every=1), tmp_path, SINGLE
     )
-    state = run.begin(resume=False)
-    with run.reporter(state, progress_bar=False) as report:
+    with run.begin(False, None, progress_bar=False) as (state, report):
         for device in ("cpu", "cuda"):
             monkeypatch.setattr(
                 training, "train_step", lambda *_: (torch.tensor([8.0, 4.0]), 3)

@@ -27,7 +27,11 @@ from transformer_annotated.workshop import recipe
 from transformer_annotated.workshop.checkpoints import list_checkpoints
 from transformer_annotated.workshop.checks import TrainingError
 from transformer_annotated.workshop.cli import _recipe_for, main
-from transformer_annotated.workshop.files import model_names, recipe_names
+from transformer_annotated.workshop.files import (
+    lock_folder,
+    model_names,
+    recipe_names,
+)
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import read_recipe
 from transformer_annotated.workshop.translator import Translator
@@ -146,12 +150,12 @@ def test_train_by_a_recipe(finished):
 
 def test_running_over_a_run_is_refused(finished):
     """With what to do instead, and nothing changed."""
-    before = {p: p.stat().st_mtime_ns for p in finished.rglob("*.*")}
+    before = {p: p.stat().st_mtime_ns for p in finished.rglob("[!.]*.*")}
     for more in ([], changes(d_ff=32), changes(steps=9)):
         line = refuses("train", "copy", "--out", finished, *COPY, *more)
         assert f"{finished}: holds a run already" in line
         assert "--resume" in line
-    after = {p: p.stat().st_mtime_ns for p in finished.rglob("*.*")}
+    after = {p: p.stat().st_mtime_ns for p in finished.rglob("[!.]*.*")}
     assert after == before
 
 
@@ -379,6 +383,49 @@ def test_languages_that_were_guessed_are_written_down(tmp_path):
     succeeds(*command[:-1], "steps=3", "--resume")
 
 
+def test_a_run_does_not_go_on_with_other_data(tmp_path):
+    """Even if it has as many sentences; the tokenizer stays."""
+    folder = tmp_path / "run"
+    for seed in (1, 2):
+        own = changes(**{"corpus.seed": seed})
+        succeeds("prepare", "copy", "--out", tmp_path / f"{seed}", *COPY, *own)
+    words = ("train", "copy", "--out", folder, *COPY)
+    first, second = (
+        ("--data", tmp_path / f"{seed}", *changes(**{"corpus.seed": seed}))
+        for seed in (1, 2)
+    )
+    succeeds(*words, *first)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    line = refuses(*words, *second, "--resume", *changes(steps=6))
+    assert "corpus: digest " in line and "step-4 was trained with" in line
+    assert {
+        p: p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    } == before
+    succeeds(*words, *first, "--resume", *changes(steps=6))
+
+
+def test_two_runs_in_one_folder(tmp_path):
+    """The second is refused, with the first one's process."""
+    with lock_folder(tmp_path):
+        for more in ([], ["--resume"]):
+            line = refuses("train", "copy", "--out", tmp_path, *COPY, *more)
+            assert line.startswith(
+                f"error: {tmp_path}: in use by process {os.getpid()}; "
+            )
+        assert not (tmp_path / "config.toml").exists()
+
+
+def test_a_run_without_a_checkpoint_is_not_written_over(tmp_path):
+    """Its settings and its lines stay what they are."""
+    line = '{"step": 1, "loss": 3.5}\n'
+    (tmp_path / "metrics.jsonl").write_text(line)
+    (tmp_path / "config.toml").write_text("[model]\nlayers = 7\n")
+    refusal = refuses("train", "copy", "--out", tmp_path, *COPY)
+    assert "holds a run already" in refusal
+    assert (tmp_path / "metrics.jsonl").read_text() == line
+    assert "layers = 7" in (tmp_path / "config.toml").read_text()
+
+
 def test_data_that_is_not_there(tmp_path):
     """A typo does not prepare everything again, somewhere else."""
     place = ("--data", tmp_path / "typo", "--out", tmp_path / "run")
@@ -411,13 +458,34 @@ def test_average(tmp_path):
     )
     out = succeeds("average", folder, "--last", 2)
     file = folder / "model.safetensors"
-    assert out == f"{file}: the average of step-3 to step-4, 2 checkpoints\n"
+    assert out == f"{file}: the average of 2 checkpoints: step-3, step-4\n"
     mean = load_file(file)
     ends = [weights_of(folder, step) for step in (3, 4)]
     for name, tensor in mean.items():
         assert_close(tensor, (ends[0][name] + ends[1][name]) / 2)
     line = refuses("average", folder)
     assert "--last is 5, but there are only 3 checkpoints" in line
+
+
+def test_average_takes_what_was_written_in_turn(tmp_path):
+    """Not what was written at a stop, or at the end; nor is it counted."""
+    folder = tmp_path / "run"
+    for steps in (5, 9):
+        more = changes(steps=steps, keep=2)
+        succeeds("train", "copy", "--out", folder, "--resume", *COPY, *more)
+    names = [path.name for path in list_checkpoints(folder / "checkpoints")]
+    assert names == ["step-6", "step-8", "step-9"]
+    out = succeeds("average", folder, "--last", 2)
+    assert out.endswith(": the average of 2 checkpoints: step-6, step-8\n")
+    assert "only 2 checkpoints" in refuses("average", folder, "--last", 3)
+
+
+def test_average_while_a_run_goes_on(tmp_path):
+    """Is no harm: it reads, and its own file appears whole."""
+    folder = tmp_path / "run"
+    succeeds("train", "copy", "--out", folder, *COPY)
+    with lock_folder(folder):
+        succeeds("average", folder, "--last", 2)
 
 
 def test_average_of_nothing(tmp_path):
@@ -1026,7 +1094,10 @@ def ends_as_if_never_stopped(folder, step, tmp_path):
 
 
 def test_sigterm_to_a_real_process(tmp_path):
-    """What a cluster sends: it saves, says so, and goes on later."""
+    """What a cluster sends: it saves, says so, and goes on later.
+
+    The exit code is not that of success, for what comes after ``&&``.
+    """
     folder = tmp_path / "run"
     more = changes(steps=100000, checkpoint_every=100000, log_every=1)
     with start("train", "copy", "--out", folder, *COPY, *more) as process:
@@ -1035,7 +1106,7 @@ def test_sigterm_to_a_real_process(tmp_path):
                 process.send_signal(signal.SIGTERM)
                 break
         out, err = process.communicate()
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, err) == (128 + signal.SIGTERM, "")
     step = list_checkpoints(folder / "checkpoints")[-1].name.removeprefix(
         "step-"
     )
@@ -1083,10 +1154,29 @@ def test_ctrl_c(tmp_path, presses):
     process.close()
     ours.close()
     there = list_checkpoints(folder / "checkpoints")
-    if code == 0:  # two may arrive as one
-        assert "Stopped at update " in said.read_text()
+    assert code == 128 + signal.SIGINT
+    if "Stopped at update " in said.read_text():  # two may arrive as one
         step = int(there[-1].name.removeprefix("step-"))
         assert step > 3
         ends_as_if_never_stopped(folder, step, tmp_path)
     else:
-        assert presses == 2 and code in (1, 130) and not there
+        assert presses == 2 and not there
+
+
+@pytest.mark.parametrize("module", ["typer", "numpy", "torch._C", "tokenizers"])
+def test_ctrl_c_while_modules_are_loaded(tmp_path, module):
+    """Ends the process at once, without a traceback."""
+    command = [sys.executable, "-X", "importtime", "-m"]
+    command += ["transformer_annotated", "train", "copy", "--out", tmp_path]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=SETTING, cwd=ROOT
+    ) as process:
+        for line in process.stderr:
+            if line.split("|")[-1].strip().startswith(module):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+    signal.signal(signal.SIGINT, before)
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+    assert all(line.startswith("import time:") for line in rest.splitlines())

@@ -812,7 +812,7 @@ def test_two_processes_prepare_once(tmp_path):
 
 
 def test_run_leaves_all_that_belongs_to_it(tmp_path):
-    """The recipe, the tokenizer, the metrics, and checkpoints."""
+    """The recipe, the tokenizer, the metrics, checkpoints, a lock."""
     progress = go(small(), tmp_path)
     assert progress.step == 2
     names = {path.name for path in tmp_path.iterdir()}
@@ -822,6 +822,7 @@ def test_run_leaves_all_that_belongs_to_it(tmp_path):
         "metrics.jsonl",
         "checkpoints",
         "data",
+        ".lock",
     }
     assert read_recipe(tmp_path / "config.toml") == small()
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")

@@ -26,6 +26,7 @@ from transformer_annotated.workshop.files import (
     recipe_names,
     write_atomically,
 )
+from .signals import quiet_interrupts
 
 if TYPE_CHECKING:
     import click
@@ -116,7 +117,9 @@ def train_command(
             resume or was_restarted())
         progress = run_recipe(chosen, out, resume, worker)
         if worker.rank == 0:
-            print(closing_message(progress, chosen, out))
+            print(closing_message(progress, chosen, out), flush=True)
+    if progress.stopped_by and not progress.finished(chosen.training):
+        raise typer.Exit(128 + progress.stopped_by)     # as a shell counts
 
 # %% ../../notebooks/workshop/cli.ipynb #ae65071d
 def resolve_recipe(
@@ -145,12 +148,17 @@ def closing_message(
     progress: "TrainState", recipe: "Recipe", out: Path
 ) -> str:
     """What to say at the end."""
-    from transformer_annotated.workshop.checkpoints import list_checkpoints
+    from transformer_annotated.workshop.checkpoints import (
+        list_checkpoints,
+        regular_checkpoints,
+    )
 
     if not progress.finished(recipe.training):
         return (f"Stopped at update {progress.step:,}. Go on with: "
                 f"transformer-annotated train --out {out} --resume")
-    last = min(recipe.training.keep, len(list_checkpoints(out / "checkpoints")))
+    there = regular_checkpoints(list_checkpoints(out / "checkpoints"),
+                                recipe.training.checkpoint_every)
+    last = min(recipe.training.keep, len(there))
     return (f"Done after {progress.step:,} updates. Average the last "
             "checkpoints with: transformer-annotated average "
             f"{out} --last {last}")
@@ -194,21 +202,33 @@ def average_command(
         min=1, help="How many checkpoints; the paper has 5 for base models "
         "and 20 for big ones.")] = 5,
 ) -> None:
-    """Average the last checkpoints of a run into DIR/model.safetensors."""
+    """Average the last regular checkpoints into DIR/model.safetensors.
+
+    One that was written out of turn, at a stop or at the end, is left out.
+    """
     from transformer_annotated.workshop.checkpoints import (
         average_checkpoints,
-        list_checkpoints,
+        read_checkpoints,
+        regular_checkpoints,
     )
+    from transformer_annotated.workshop.recipe import read_recipe
 
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
-    found = list_checkpoints(folder / "checkpoints")[-last:]
-    if len(found) < last:
-        raise ValueError(f"{folder}: --last is {last}, but there are only "
-                         f"{len(found)} checkpoints")
-    average_checkpoints(found, folder / "model.safetensors")
-    print(f"{folder / 'model.safetensors'}: the average of "
-          f"{found[0].name} to {found[-1].name}, {last} checkpoints")
+    every, config = 1, folder / "config.toml"
+    if config.exists():
+        every = read_recipe(config).training.checkpoint_every
+
+    def average(found: list[Path]) -> None:
+        found = regular_checkpoints(found, every)[-last:]
+        if len(found) < last:
+            raise ValueError(f"{folder}: --last is {last}, but there are only "
+                             f"{len(found)} checkpoints")
+        average_checkpoints(found, folder / "model.safetensors")
+        print(f"{folder / 'model.safetensors'}: the average of {last} "
+              f"checkpoints:", ", ".join(path.name for path in found))
+
+    read_checkpoints(folder / "checkpoints", average)
 
 # %% ../../notebooks/workshop/cli.ipynb #a8778ab2
 ModelName = Annotated[str, typer.Option(
@@ -320,7 +340,8 @@ def evaluate_command(
 def main() -> None:
     """What runs as ``transformer-annotated``."""
     try:
-        app()
+        with quiet_interrupts():
+            app()
     except TrainingError as problem:            # what happened on the way
         exit_with_error(problem, 1)
     except (ValueError, OSError, MemoryError, RecursionError) as problem:
@@ -336,7 +357,7 @@ def exit_with_error(problem: Exception | str, code: int) -> None:
     worker = os.environ.get("RANK")
     who = f"worker {worker}: " if worker else ""
     if isinstance(problem, OSError) and problem.filename:
-        problem = f"{problem.filename}: {problem.strerror}"
+        problem = f"{problem.filename}: {problem.strerror or problem}"
     words = (str(problem) or type(problem).__name__).split()
     print(f"{who}error: {' '.join(words)}", file=sys.stderr)
     sys.exit(code)

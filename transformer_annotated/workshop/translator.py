@@ -30,8 +30,8 @@ from transformer_annotated.text import (
     load_tokenizer,
 )
 from transformer_annotated.workshop.checkpoints import (
-    list_checkpoints,
     load_weights,
+    read_checkpoints,
 )
 from .checks import check_at_least, unknown_name
 from transformer_annotated.workshop.files import (
@@ -65,13 +65,16 @@ def _read_config(
 
 def _load_weights(model: Transformer, folder: Path) -> None:
     """Read the average of a run's checkpoints, or else the last of them."""
-    if not (folder / "model.safetensors").exists():
-        found = list_checkpoints(folder / "checkpoints")
+    def load_last(found: list[Path]) -> None:
         if not found:
             raise ValueError(f"{folder}: neither model.safetensors nor a "
                              "checkpoint; has the training begun?")
-        folder = found[-1]
-    load_weights(model, folder)
+        load_weights(model, found[-1])
+
+    if (folder / "model.safetensors").exists():
+        load_weights(model, folder)
+    else:
+        read_checkpoints(folder / "checkpoints", load_last)
 
 # %% ../../notebooks/workshop/translator.ipynb #6bfd5814
 @dataclass(frozen=True)
