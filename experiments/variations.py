@@ -1,4 +1,4 @@
-"""Table 3 of the paper in miniature: every row, on a made-up corpus.
+"""Table 3 of the paper with small models: every row, on a made-up corpus.
 
     python -m experiments.variations --out runs/variations [--workers 2]
 

@@ -235,7 +235,12 @@ def test_attention_is_explored(visit):
     chart = page.locator(".vega-embed").filter(has=page.locator("select")).first
     menus = chart.locator("select").all()
     assert len(menus) == 4
-    assert menus[0].locator("option").count() == 12
+    assert menus[0].locator("option").count() == 5
+    drawing = chart.locator("svg.marks").bounding_box()
+    assert menus[0].bounding_box()["y"] < drawing["y"]  # above, and stays
+    for menu in menus:  # it opens on a head that was searched for
+        menu.select_option(index=0)
+    page.wait_for_timeout(500)
     for menu in menus:
         options = menu.locator("option").count()
         seen = {
@@ -253,6 +258,8 @@ def test_attention_is_explored(visit):
     assert 0 < lines() < before
     redrawn(chart, key.click)
     assert lines() == before
+    redrawn(chart, partial(chart.locator("input").press, "ArrowRight"))
+    assert 0 < lines() < before  # a keyboard picks a query
 
 
 def test_attention_fits_a_phone(visit):

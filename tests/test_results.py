@@ -5,8 +5,12 @@ import re
 from itertools import product
 
 import pytest
+from torch import nn
 
+from experiments.significance import dunnett, largest_ratios
 from tests.site import ROOT
+from transformer_annotated import Transformer, TransformerConfig
+from transformer_annotated.attention import MultiHeadAttention
 from transformer_annotated.workshop.files import load_result, paper_tables
 
 PAPER = paper_tables()
@@ -120,66 +124,94 @@ def test_every_row_of_table_3_was_trained():
     assert len(rows) == 3 * 19 + 1
 
 
-def mean(key, group, **change):
-    """The mean of a measure over the runs of a row."""
-    found = [
-        row[key]
+SIGNIFICANCE = {
+    (row["measure"], row["group"], *row["changed"].items()): row
+    for row in load_result("significance")["rows"]
+}
+
+
+def significant(group, key, value, measure="log-perplexity"):
+    """The sign of a row's difference from the base; 0 may be chance."""
+    (row,) = (
+        row
+        for (of, name, *changed), row in SIGNIFICANCE.items()
+        if (of, name) == (measure, group) and (key, value) in changed
+    )
+    return (1 if row["difference"] > 0 else -1) if row["p"] < 0.05 else 0
+
+
+def test_dunnett_has_the_tabulated_critical_values():
+    """Two-sided, 5 %, as printed in tables of Dunnett's test."""
+    for rows, freedom, value in ((1, 10, 2.23), (3, 10, 2.76), (9, 20, 2.95)):
+        largest = largest_ratios([3] * rows, 3, freedom)
+        assert abs((largest > value).mean() - 0.05) < 0.005
+
+
+def test_dunnett_by_hand():
+    """One row, equal spreads: the t-test, with four degrees of freedom."""
+    found = dunnett({"row": [2.0, 3.0, 4.0]}, [0.0, 1.0, 2.0])["row"]
+    assert found["difference"] == 2
+    assert found["error"] == round((2 / 3) ** 0.5, 4)
+    assert abs(found["p"] - 0.0705) < 0.003  # t = 2.449
+
+
+def test_every_row_of_several_runs_was_tested():
+    """In both measures, from the runs that are stored."""
+    several = {
+        (row["group"], *row["paper"]["changed"].items())
         for row in VARIATIONS["rows"]
-        if row["group"] == group and change.items() <= row["settings"].items()
-    ]
-    assert len(found) == 3
-    return sum(found) / 3
+        if row["seed"] > 0 and row["group"] != "base"
+    }
+    for measure in ("log-perplexity", "BLEU"):
+        tested = {key[1:] for key in SIGNIFICANCE if key[0] == measure}
+        assert tested == several
 
 
-def test_what_is_narrow_is_worse_in_the_miniature():
-    """Heads, keys and vectors; and what is wider is better."""
-    base = mean("perplexity", "base")
-    heads = [mean("perplexity", "A", heads=h) for h in (1, 16, 32)]
-    assert heads[0] < base < heads[1] < heads[2]
-    keys = [mean("perplexity", "B", d_k=d_k) for d_k in (4, 2)]
-    assert base < keys[0] < keys[1]
-    assert mean("perplexity", "C", d_model=128) < base
-    assert mean("perplexity", "C", d_model=32) > base
+def test_what_is_narrow_is_worse_here():
+    """Many narrow heads, narrow keys and vectors, beyond chance."""
+    assert significant("A", "h", 32) == 1
+    assert significant("B", "d_k", 16) == significant("B", "d_k", 32) == 1
+    assert significant("C", "d_model", 256) == 1
+    assert significant("C", "d_model", 1024) == -1
 
 
-def test_dropout_in_the_miniature():
-    """It does not help three times through a corpus; later it does."""
-    shares = [mean("perplexity", "D", dropout=0.0), mean("perplexity", "base")]
-    assert shares[0] < shares[1] < mean("perplexity", "D", dropout=0.2)
+def test_dropout_here():
+    """Twice as much costs; without it a longer run ends behind the base."""
+    assert significant("D", "P_drop", 0.2) == 1
     base, *_, without = VARIATIONS["longer"]
     assert (base["group"], without["settings"]["dropout"]) == ("base", 0.0)
     assert base["perplexity"] < 0.95 * without["perplexity"]
-    ours, others = dict(base["curve"]), dict(without["curve"])
-    assert others[600] < ours[600]
-    assert all(ours[step] < others[step] for step in ours if step >= 900)
     assert without["train_nll"] < without["nll"]  # it learns by heart
     assert base["train_nll"] > base["nll"]
 
 
-def test_the_big_miniature_owes_its_line_to_its_updates():
-    """At equal updates the base model is ahead."""
-    *_, big = VARIATIONS["rows"]
-    base = dict(VARIATIONS["longer"][0]["curve"])
-    assert all(nll > base[step] for step, nll in big["curve"])
-
-
-def test_depth_in_the_miniature():
+def test_depth_in_longer_runs_here():
     """One layer is behind three, when there is time for it to show."""
-    base, _, shallow, half, deep, _ = VARIATIONS["longer"]
-    rows = (base, shallow, half, deep)
-    assert [row["settings"]["layers"] for row in rows] == [3, 1, 2, 4]
-    assert base["perplexity"] < half["perplexity"]
+    base, _, shallow, *_ = VARIATIONS["longer"]
+    assert [row["settings"]["layers"] for row in (base, shallow)] == [3, 1]
     assert base["perplexity"] < 0.95 * shallow["perplexity"]
-    assert deep["perplexity"] < shallow["perplexity"]
 
 
-def test_smoothing_in_the_miniature():
-    """It costs perplexity; accuracy and BLEU have better means with it."""
-    none, twice = {"label_smoothing": 0.0}, {"label_smoothing": 0.2}
-    assert mean("perplexity", "D", **none) < mean("perplexity", "base")
-    assert mean("perplexity", "base") < mean("perplexity", "D", **twice)
-    for key in ("accuracy", "bleu"):
-        assert mean(key, "D", **none) < mean(key, "base")
+def test_smoothing_cannot_be_told_from_chance_here():
+    """Neither none nor twice as much, neither in perplexity nor in BLEU."""
+    for amount, measure in product((0.0, 0.2), ("log-perplexity", "BLEU")):
+        assert significant("D", "eps_ls", amount, measure) == 0
+
+
+# --- the conclusion
+
+
+def test_there_is_attention_and_no_recurrence():
+    """Nor a convolution; every layer attends, in encoder and decoder."""
+    model = Transformer(TransformerConfig.tiny(50))
+    kinds = (nn.RNNBase, nn.RNNCellBase, nn.modules.conv._ConvNd)
+    assert not any(isinstance(module, kinds) for module in model.modules())
+    attentions = [
+        module
+        for module in model.modules()
+        if isinstance(module, MultiHeadAttention)
+    ]
+    assert len(attentions) == 3 * model.config.layers
 
 
 # --- every result

@@ -25,7 +25,7 @@ from transformer_annotated.workshop.incremental import (
 def length_penalty(
     length: int | Tensor, alpha: float = 0.6, offset: int = 5
 ) -> float | Tensor:
-    """By what a log-probability of ``length`` words is divided.
+    """By what a log-probability of ``length`` tokens is divided.
 
     With ``offset`` 5 the form of GNMT, which the paper uses; with 0 it is
     ``length ** alpha``, which other programs mean by the same name.
@@ -36,9 +36,9 @@ def length_penalty(
 def max_lengths(
     model: Transformer, src: Tensor, extra_length: int
 ) -> Tensor:
-    """How many words each translation of ``(B, S)`` may have, ``(B,)``."""
+    """How many tokens each translation of ``(B, S)`` may have, ``(B,)``."""
     limits = src.ne(model.config.pad).sum(-1) + extra_length
-    learned = model.config.learned_positions
+    learned = model.config.learned_positions     # the start symbol takes one
     return limits.clamp(max=learned - 1) if learned else limits
 
 
@@ -53,20 +53,43 @@ def eval_mode(model: Transformer) -> Iterator[None]:
     finally:
         model.train(was_training)
 
+# %% ../notebooks/15_decoding.ipynb #2c3aaf7c
+_DAMAGED = ("model: its logits are not finite, so no token is better than "
+            "another; are the weights damaged?")
+
+
+def _check_search(
+    beam: int = 1, alpha: float = 0.0, offset: int = 0, n_best: int = 1,
+    extra_length: int = 0,
+) -> None:
+    """Refuse settings that cannot be meant."""
+    least = {"beam": (beam, 1), "alpha": (alpha, 0), "offset": (offset, 0),
+             "n_best": (n_best, 1), "extra_length": (extra_length, 0)}
+    for name, (value, smallest) in least.items():
+        kinds = (int, float) if name == "alpha" else (int,)
+        if type(value) not in kinds:
+            raise ValueError(f"{name}: {value!r}, expected "
+                             + " or ".join(kind.__name__ for kind in kinds))
+        if not smallest <= value < math.inf:
+            raise ValueError(f"{name}: {value}, expected at least {smallest}"
+                             + ("" if math.isfinite(value) else ", and finite"))
+    if n_best > beam:
+        raise ValueError(f"n_best: {n_best}, but the beam is {beam} wide")
+
 # %% ../notebooks/15_decoding.ipynb #2dbf18e3
 def greedy_decode(
     model: Transformer, src: Tensor, extra_length: int = 50
 ) -> list[list[int]]:
-    """Translate by taking the most probable word, again and again.
+    """Translate by taking the most probable token, again and again.
 
     Args:
         model: A trained model.
         src: Sources ``(B, S)``, each with its end symbol, then padding.
-        extra_length: How many words a translation may have beyond the tokens
-            of its source, whose end symbol counts.
+        extra_length: How many tokens a translation may have beyond those of
+            its source, whose end symbol counts.
 
     Returns:
-        The words of each translation, without start and end.
+        The tokens of each translation, without start and end.
     """
     _check_search(extra_length=extra_length)
     answers = [[] for _ in range(len(src))]
@@ -92,38 +115,15 @@ def greedy_decode(
                 source_index, tokens = source_index[rows], tokens[rows]
     return answers
 
-# %% ../notebooks/15_decoding.ipynb #2c3aaf7c
-_DAMAGED = ("model: its logits are not finite, so no word is better than "
-            "another; are the weights damaged?")
-
-
-def _check_search(
-    beam: int = 1, alpha: float = 0.0, offset: int = 0, n_best: int = 1,
-    extra_length: int = 0,
-) -> None:
-    """Refuse settings that cannot be meant."""
-    least = {"beam": (beam, 1), "alpha": (alpha, 0), "offset": (offset, 0),
-             "n_best": (n_best, 1), "extra_length": (extra_length, 0)}
-    for name, (value, smallest) in least.items():
-        kinds = (int, float) if name == "alpha" else (int,)
-        if type(value) not in kinds:
-            raise ValueError(f"{name}: {value!r}, expected "
-                             + " or ".join(kind.__name__ for kind in kinds))
-        if not smallest <= value < math.inf:
-            raise ValueError(f"{name}: {value}, expected at least {smallest}"
-                             + ("" if math.isfinite(value) else ", and finite"))
-    if n_best > beam:
-        raise ValueError(f"n_best: {n_best}, but the beam is {beam} wide")
-
 # %% ../notebooks/15_decoding.ipynb #dbaa3942
 @dataclass(frozen=True)
 class Hypothesis:
     """A translation that a search has found.
 
     Args:
-        tokens: Its words, without start and end.
+        tokens: Its tokens, without start and end.
         score: Log-probability over length penalty; the greater the better.
-        log_prob: That of all its words and of its end.
+        log_prob: That of all its tokens and of its end.
     """
 
     tokens: list[int]
@@ -154,7 +154,7 @@ class BeamSearch:
         self.tokens = src.new_full((len(src), 1), BOS)             # (R, 1 + t)
 
     def expand(self) -> tuple[Tensor, Tensor]:
-        """The best next words of each row, and their scores: ``(R, k)``."""
+        """The best next tokens of each row, and their scores: ``(R, k)``."""
         logits = self.decoder.next_logits(self.tokens[:, -1])      # (R, V)
         end = logits[:, EOS].clone()                               # (R,)
         best, ids = blockwise_topk(logits, self.beam)              # (R, k)
@@ -168,7 +168,7 @@ class BeamSearch:
     def prune(
         self, scores: Tensor, ids: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The best candidates of each source: rows, words and scores."""
+        """The best candidates of each source: rows, new tokens and scores."""
         each = scores.size(1)
         scores = scores.flatten()                                  # (R·k,)
         owner = self.source_index.repeat_interleave(each)          # (R·k,)
@@ -196,9 +196,9 @@ class BeamSearch:
             self.open_slots[i] -= 1
 
     def step(self) -> None:
-        """Give every live hypothesis one more word."""
-        rows, words, scores = self.prune(*self.expand())
-        source, ended = self.source_index[rows], words.eq(EOS)
+        """Give every live hypothesis one more token."""
+        rows, new, scores = self.prune(*self.expand())
+        source, ended = self.source_index[rows], new.eq(EOS)
         if ended.any():
             self.finish(source[ended], rows[ended], scores[ended])
         bound = scores / self.max_penalty[source]
@@ -208,7 +208,7 @@ class BeamSearch:
         alive = goes_on[source] & ~ended
         rows, source = rows[alive], source[alive]
         self.decoder.reorder(rows, torch.equal(source, self.source_index))
-        self.tokens = torch.cat([self.tokens[rows], words[alive, None]], 1)
+        self.tokens = torch.cat([self.tokens[rows], new[alive, None]], 1)
         self.scores, self.source_index = scores[alive], source
 
 # %% ../notebooks/15_decoding.ipynb #43fff9cb
@@ -225,8 +225,7 @@ def beam_search(
         alpha: How much length is rewarded; see :func:`length_penalty`.
         offset: The form of the length penalty.
         n_best: How many hypotheses to return, at most ``beam``.
-        extra_length: How many words a translation may have beyond the tokens
-            of its source, whose end symbol counts.
+        extra_length: As in :func:`greedy_decode`.
 
     Returns:
         For each source its hypotheses, the best one first.

@@ -141,7 +141,7 @@ class TransformerConfig:
         """The sizes ``d_k`` and ``d_v``, given or not."""
         return head_sizes(self.d_model, self.heads, self.d_k, self.d_v)
 
-# %% ../notebooks/04_layers.ipynb #a114a539
+
 def _check_config(config: TransformerConfig) -> None:
     """Name the first field that cannot be meant."""
     c = config
@@ -162,7 +162,16 @@ def _check_config(config: TransformerConfig) -> None:
         raise ValueError(f"d_model: {c.d_model}, expected an even number "
                          "for sinusoids; or set learned_positions")
 
-# %% ../notebooks/04_layers.ipynb #e0f250e2
+
+def _attention(config: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(config.d_model, config.heads, *config.head_sizes,
+                              config.attention_bias, config.attention_dropout)
+
+
+def _residual(config: TransformerConfig) -> Residual:
+    return Residual(config.d_model, config.dropout, config.pre_norm)
+
+# %% ../notebooks/04_layers.ipynb #2bae7a26
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward: the left column of Figure 1.
 
@@ -185,15 +194,6 @@ class EncoderLayer(nn.Module):
         x = self.self_attention_residual(
             x, lambda y: self.self_attention(y, y, y, mask))
         return self.feed_forward_residual(x, self.feed_forward)
-
-
-def _attention(config: TransformerConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(config.d_model, config.heads, *config.head_sizes,
-                              config.attention_bias, config.attention_dropout)
-
-
-def _residual(config: TransformerConfig) -> Residual:
-    return Residual(config.d_model, config.dropout, config.pre_norm)
 
 # %% ../notebooks/04_layers.ipynb #9facfb2e
 class DecoderLayer(nn.Module):

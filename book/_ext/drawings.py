@@ -14,14 +14,18 @@ from prose import cells, words
 from sphinx.transforms import SphinxTransform
 
 FOLDER = "book/figures"
+SHARED_IDS = re.compile(
+    r'((?:id|labelledby|describedby)="|#)(arrow|title|desc)\b'
+)
 WORDS_A_MINUTE = 180  # of a text that wants to be thought about
 
 
 def drawing(app, name: str) -> nodes.raw:
-    """An SVG file as HTML, without its comments."""
+    """An SVG file as HTML, without comments, with ids of its own."""
     path = Path(app.srcdir) / FOLDER / name
     app.env.note_dependency(str(path))
     text = re.sub(r"<!--.*?-->", "", path.read_text("utf-8"), flags=re.DOTALL)
+    text = SHARED_IDS.sub(rf"\g<1>{path.stem}-\g<2>", text)
     return nodes.raw("", text.strip(), format="html")
 
 

@@ -49,14 +49,14 @@ def drawn_weights(chart):
     for row in spec["data"]["values"]:
         place = (row["sentence"], row["kind"], row["layer"], row["head"])
         assert place not in found
-        numbers = torch.tensor(list(map(int, row["weights"].split())))
-        found[place] = numbers.view(-1, row["keys"])
+        numbers = [int(w or 0) for w in row["weights"].split(" ")]
+        found[place] = torch.tensor(numbers).view(-1, row["keys"])
     (pieces,) = (p["value"] for p in spec["params"] if p["name"] == "pieces")
     return found, pieces
 
 
 def test_attention_draws_what_was_explained():
-    """Every weight of every head to a thousandth, and rows sum to 1."""
+    """Every weight of every head to a hundredth, and rows sum to 1."""
     panels = {
         "short": explained(["a", "</s>"], ["x", "y", "</s>"]),
         "long": explained(["a", "b", "a", "</s>"], ["x", "</s>"], seed=1),
@@ -66,8 +66,8 @@ def test_attention_draws_what_was_explained():
     for (i, kind, layer, head), weights in found.items():
         shown = list(panels.values())[i]
         exact = getattr(shown, f"{kind}_attentions")[layer - 1, head - 1]
-        assert weights.sum(-1).eq(1000).all()
-        assert_close(weights / 1000, exact, atol=1e-3, rtol=0)
+        assert weights.sum(-1).eq(100).all()
+        assert_close(weights / 100, exact, atol=0.01, rtol=0)
         assert weights.shape == tuple(map(len, pieces[i][kind]))
 
 
@@ -96,17 +96,32 @@ def test_attention_tells_repeated_pieces_apart():
         assert len(marks) == weights.ge(most).sum()
         for mark in marks:
             exact = weights[int(mark["i"]), int(mark["j"])].item()
-            assert float(mark[3]) == pytest.approx(exact, abs=1e-3)
+            assert float(mark[3]) == pytest.approx(exact, abs=0.01)
 
 
 def test_attention_of_a_single_piece():
     """One query and one key: all the weight is theirs."""
     shown = explained(["</s>"], ["</s>"], layers=1, heads=1)
     weights, _ = drawn_weights(attention_explorer(shown))
-    assert [w.tolist() for w in weights.values()] == [[[1000]]] * 3
+    assert [w.tolist() for w in weights.values()] == [[[100]]] * 3
     spec = drawn(attention_explorer(shown))
     menus = [p["name"] for p in spec["params"] if "bind" in p]
-    assert menus == ["kind"]
+    assert menus == ["kind", "chosen"]
+
+
+def test_attention_opens_on_the_head_that_is_asked_for():
+    """The menus show it first; a slider, for keyboards, chooses a query."""
+    shown = explained(["a", "b", "</s>"], ["x", "</s>"], layers=2, heads=3)
+    spec = drawn(attention_explorer(shown, first=("encoder", 2, 3)))
+    values = {p["name"]: p.get("value") for p in spec["params"]}
+    assert (values["kind"], values["layer"], values["head"]) == (
+        "encoder",
+        2,
+        3,
+    )
+    (slider,) = (p for p in spec["params"] if p["name"] == "chosen")
+    assert slider["value"] == 0  # all queries
+    assert slider["bind"]["max"] == 3  # the longest side
 
 
 def test_attention_refuses_two_models():
@@ -144,10 +159,10 @@ def test_head_heatmap_has_a_cell_for_each_head():
 
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=40))
-def test_thousandths_sum_to_a_thousand(scores):
+def test_hundredths_sum_to_a_hundred(scores):
     """However a row is spread, rounding loses nothing and moves little."""
     weights = torch.tensor(scores).softmax(-1)
-    rounded = looking._thousandths(weights)
-    assert rounded.sum() == 1000
-    assert_close(rounded / 1000, weights, atol=1e-3, rtol=0)
+    rounded = looking._hundredths(weights)
+    assert rounded.sum() == 100
+    assert_close(rounded / 100, weights, atol=0.01, rtol=0)
     assert (rounded >= 0).all()

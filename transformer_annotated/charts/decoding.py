@@ -21,7 +21,7 @@ def search_tree(
 
     Args:
         searches: By beam, the candidates of each step: the words so far, with
-            blanks between, their probability, and whether they were kept.
+            spaces between, their probability, and whether they were kept.
     """
     last, widest = max(map(len, searches.values())), max(searches)
     lanes = _lanes([tuple(words.split()) for steps in searches.values()

@@ -29,7 +29,7 @@ def bleu_parts(
              for output in map(str.split, outputs)]      # for narrow screens
     words = common.slider("words", start, 1, len(outputs))
     base = common.chart_of(rows, at=words).encode(
-        alt.X("value:Q", title="share").scale(domain=[0, 1.2])
+        alt.X("value:Q", title="fraction").scale(domain=[0, 1.2])
         .axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1]),
         alt.Y("part:N", sort=None, title=None))
     bars = base.mark_bar().encode(

@@ -15,11 +15,11 @@ from . import common
 from .common import BLUE, GREY
 
 # %% ../../notebooks/workshop/charts.ipynb #9fee5341
-def _thousandths(weights: Tensor) -> Tensor:
-    """Round rows that sum to 1 to thousandths that sum to 1000."""
-    exact = 1000 * weights.double()
+def _hundredths(weights: Tensor) -> Tensor:
+    """Round rows that sum to 1 to hundredths that sum to 100."""
+    exact = 100 * weights.double()
     whole = exact.floor()
-    missing = (1000 - whole.sum(-1, keepdim=True)).round()
+    missing = (100 - whole.sum(-1, keepdim=True)).round()
     order = (exact - whole).argsort(dim=-1, descending=True, stable=True)
     return (whole + (order.argsort(dim=-1) < missing)).long()
 
@@ -32,10 +32,11 @@ def _attention_rows(shown: object, sentence: int) -> tuple[list[dict], dict]:
     rows = [
         {"sentence": sentence, "kind": kind, "layer": layer, "head": head,
          "keys": len(axes[kind][1]),
-         "weights": " ".join(map(str, weights.flatten().tolist()))}
+         "weights": " ".join(                  # nothing stands for 0
+             str(weight or "") for weight in weights.flatten().tolist())}
         for kind in axes
         for layer, heads in enumerate(
-            _thousandths(getattr(shown, f"{kind}_attentions")), 1)
+            _hundredths(getattr(shown, f"{kind}_attentions")), 1)
         for head, weights in enumerate(heads, 1)]
     return rows, axes
 
@@ -45,15 +46,21 @@ _KINDS = {"cross": "cross: target to source",
           "decoder": "decoder: target to target"}
 
 
-def _attention_menus(names: Sequence[str], shape: Sequence[int]) -> list:
-    """Menus of sentences, kinds of attention, layers and heads."""
+def _attention_menus(
+    names: Sequence[str], shape: Sequence[int], first: tuple[str, int, int],
+    queries: int,
+) -> list:
+    """Menus of sentences, kinds, layers and heads; a slider of queries."""
     texts = [n if len(n) < 35 else f"{n[:33]}…" for n in names]
-    counts = [[*range(1, n + 1)] for n in shape]
+    kind, *place = first
     return [common.menu("sentence", list(range(len(names))), labels=texts),
             common.menu("kind", list(_KINDS), "attention",
-                        list(_KINDS.values())),
-            *(common.menu(name, numbers, labels=list(map(str, numbers)))
-              for name, numbers in zip(("layer", "head"), counts, strict=True))]
+                        list(_KINDS.values()), list(_KINDS).index(kind)),
+            *(common.menu(name, [*range(1, n + 1)], first=number - 1,
+                          labels=[str(i) for i in range(1, n + 1)])
+              for name, n, number in zip(
+                  ("layer", "head"), shape, place, strict=True)),
+            common.slider("chosen", 0, 0, queries, label="query (0: all)")]
 
 
 def _attention_cells(rows: Sequence[dict]) -> alt.Chart:
@@ -67,7 +74,7 @@ def _attention_cells(rows: Sequence[dict]) -> alt.Chart:
         .transform_flatten(["mass", "place"])
         .transform_calculate(
             row="floor(datum.place / datum.keys)",
-            column="datum.place % datum.keys", weight="datum.mass / 1000")
+            column="datum.place % datum.keys", weight="datum.mass / 100")
         .transform_calculate(
             query="pieces[sentence][kind][0][datum.row]",
             key="pieces[sentence][kind][1][datum.column]"))
@@ -75,7 +82,10 @@ def _attention_cells(rows: Sequence[dict]) -> alt.Chart:
 # %% ../../notebooks/workshop/charts.ipynb #d06bd3c9
 _FLAT = {"height": {"step": 18}, "view": {"stroke": None}}
 _TIPS = ["query:N", "key:N", {
-    "field": "weight", "type": "quantitative", "format": ".3f"}]
+    "field": "weight", "type": "quantitative", "format": ".2f"}]
+_CHOSEN = "datum.row == chosen - 1"
+_SHOWN = {"and": [{"param": "looks"}, {"param": "seen"},
+                  f"chosen == 0 || {_CHOSEN}"]}
 
 
 def _attention_side(
@@ -85,9 +95,10 @@ def _attention_side(
     each = cells.transform_aggregate(
         **{piece: f"max({piece})"}, groupby=[place]).encode(
         alt.Y(f"{place}:O", axis=None), tooltip=[f"{piece}:N"])
+    test = {"or": [{"param": picked.name, "empty": False}, _CHOSEN]}
     box = each.mark_rect(cornerRadius=3, color=GREY, cursor="pointer").encode(
-        x=alt.value(2), x2=alt.value(88), opacity=alt.condition(
-            picked, alt.value(0.5), alt.value(0.12), empty=False),
+        x=alt.value(2), x2=alt.value(88), opacity=alt.OpacityValue(
+            0.12, condition={"test": test, "value": 0.5}),
     ).properties(name=piece).add_params(picked)
     align, x = ("left", 6) if piece == "key" else ("right", 84)
     text = each.mark_text(
@@ -97,18 +108,19 @@ def _attention_side(
     return alt.layer(box, text).properties(width=90, title=title, **_FLAT)
 
 # %% ../../notebooks/workshop/charts.ipynb #3016ab1a
-def _attention_lines(cells: alt.Chart, picked: alt.Parameter) -> alt.Chart:
+def _attention_lines(cells: alt.Chart) -> alt.Chart:
     """Lines from queries to keys, as opaque as their weights are great."""
     return cells.transform_filter("datum.weight >= 0.01").mark_rule(
         strokeWidth=2.5, strokeCap="round", color=BLUE).encode(
         alt.Y("row:O", axis=None), alt.Y2("column"),
         x=alt.value(0), x2=alt.value(80), tooltip=_TIPS,
-        opacity=alt.condition(
-            picked, alt.Opacity("weight:Q", scale=None), alt.value(0)),
+        opacity=alt.OpacityValue(0, condition={
+            "test": _SHOWN, "field": "weight", "type": "quantitative",
+            "scale": None}),
     ).properties(width=80, **_FLAT)
 
 
-def _attention_grid(cells: alt.Chart, picked: alt.Parameter) -> alt.Chart:
+def _attention_grid(cells: alt.Chart) -> alt.Chart:
     """A heat map, queries on rows and keys on columns."""
     def axis(side: int, **options: object) -> alt.Axis:
         return alt.Axis(
@@ -122,23 +134,28 @@ def _attention_grid(cells: alt.Chart, picked: alt.Parameter) -> alt.Chart:
         alt.Y("row:O", title="query").axis(
             axis(0, titleAngle=0, titleAlign="right", titleX=-4, titleY=-8)),
         common.weight_colours("weight:Q"), tooltip=_TIPS,
-        opacity=alt.condition(picked, alt.value(1), alt.value(0.15)),
+        opacity=alt.OpacityValue(
+            0.15, condition={"test": _SHOWN, "value": 1}),
     ).properties(width=alt.Step(16), height=alt.Step(16))
 
 # %% ../../notebooks/workshop/charts.ipynb #bb4b09eb
 _STACK = {"embedOptions": {"patch": [{
     "op": "replace", "path": "/layout/columns", "value": {
         "signal": "windowSize()[0] < 900 || "
-                  "length(pieces[sentence][kind][1]) > 21 ? 1 : 2"}}]}}
+                  "length(pieces[sentence][kind][1]) > 17 ? 1 : 2"}}]}}
 
 
-def attention_explorer(explained: object) -> alt.ConcatChart:
+def attention_explorer(
+    explained: object, first: tuple[str, int, int] = ("cross", 1, 1)
+) -> alt.ConcatChart:
     """Explore attention: lines and heat map of any head; click on a piece.
 
     Args:
         explained: What :meth:`Translator.explain
             <transformer_annotated.workshop.translator.Translator.explain>`
             returned, or a dict of several such by name, all of one model.
+        first: The kind of attention, the layer and the head to open on;
+            layers and heads count from 1.
     """
     panels = explained if isinstance(explained, dict) else {"": explained}
     shapes = {tuple(shown.cross_attentions.shape[:2])
@@ -147,19 +164,21 @@ def attention_explorer(explained: object) -> alt.ConcatChart:
         raise ValueError(f"explained: (layers, heads) {sorted(shapes)}, "
                          "expected those of one model")
     data = [_attention_rows(p, i) for i, p in enumerate(panels.values())]
+    queries = max(len(axes[kind][0]) for _, axes in data for kind in axes)
     cells = _attention_cells([row for rows, _ in data for row in rows])
     looks, seen = (
         alt.selection_point(name=name, fields=[field], toggle="true")
         for name, field in (("looks", "row"), ("seen", "column")))
     sides = alt.hconcat(
         _attention_side(cells, "row", "query", looks),
-        _attention_lines(cells, looks & seen),
+        _attention_lines(cells),
         _attention_side(cells, "column", "key", seen), spacing=0)
     return alt.concat(
-        sides, _attention_grid(cells, looks & seen), columns=2, align="none",
+        sides, _attention_grid(cells), columns=2, align="none",
         autosize=alt.AutoSizeParams(type="pad", resize=True), usermeta=_STACK,
-    ).add_params(alt.param(name="pieces", value=[axes for _, axes in data]),
-                 *_attention_menus(list(panels), shapes.pop()))
+    ).add_params(
+        alt.param(name="pieces", value=[axes for _, axes in data]),
+        *_attention_menus(list(panels), shapes.pop(), first, queries))
 
 # %% ../../notebooks/workshop/charts.ipynb #24d37a1f
 def head_heatmap(measures: dict[str, dict[str, Tensor]]) -> alt.LayerChart:

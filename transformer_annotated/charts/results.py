@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['bleu_against_cost']
 
-# %% ../../notebooks/17_results.ipynb #0e500fb6
+# %% ../../notebooks/17_results.ipynb #0a938e50
 from collections.abc import Sequence
 
 import altair as alt
@@ -13,7 +13,7 @@ import altair as alt
 from . import common
 from .common import BLUE, GREY, ORANGE
 
-# %% ../../notebooks/17_results.ipynb #f8da961f
+# %% ../../notebooks/17_results.ipynb #b3390fe6
 def bleu_against_cost(rows: Sequence[dict]) -> alt.LayerChart:
     """Draw ``BLEU`` against ``cost``, by ``model``, ``kind`` and ``task``."""
     task = common.menu("task", common.unique(rows, "task"))

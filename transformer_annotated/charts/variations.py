@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ablation']
 
-# %% ../../notebooks/18_variations.ipynb #3a4e5bb9
+# %% ../../notebooks/18_variations.ipynb #6d0bb45a
 from collections.abc import Sequence
 
 import altair as alt
@@ -13,7 +13,7 @@ import altair as alt
 from . import common
 from .common import BLUE, GREY, ORANGE
 
-# %% ../../notebooks/18_variations.ipynb #79cfcc53
+# %% ../../notebooks/18_variations.ipynb #71d20e74
 def ablation(rows: Sequence[dict]) -> alt.LayerChart:
     """Draw how far each variation is from the base; a menu has the measures.
 
