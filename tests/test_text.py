@@ -576,7 +576,7 @@ def test_the_first_run_was_repeated_at_other_rates():
     """The experiment has the chapter's loop; the chapter's rate copies all."""
     chapter = json.loads((ROOT / "notebooks/09_text.ipynb").read_text("utf-8"))
     (loop,) = (
-        "".join(cell["source"]).partition("for _ in range(")[2]
+        "".join(cell["source"]).partition("\nfor _ in range(")[2]
         for cell in chapter["cells"]
         if "seen, losses = set(), []\n" in cell["source"]
     )
