@@ -12,7 +12,7 @@ PIP     = $(BIN)/pip install -q --disable-pip-version-check
 # Notebooks and tests run side by side, so each takes one core.
 export OMP_NUM_THREADS := 1
 
-.PHONY: book test test-anywhere serve pdf bench sync address browser clean
+.PHONY: book test test-anywhere crash fuzz serve pdf bench sync address browser clean
 
 # Sphinx does not repeat the warnings of a build that failed, unless it forgets it.
 book: .venv/ready $(EXPORT)  ## Export the notebooks, run them, build the website.
@@ -35,6 +35,14 @@ test: .venv/ready browser  ## Check everything.
 
 test-anywhere: .venv/ready  ## Test as on other machines (ten minutes): instructions, threads, order, folders.
 	$(BIN)/python tests/anywhere.py
+
+crash: N ?= 100
+crash: .venv/ready  ## Kill runs at random moments: make crash N=100 (ten minutes).
+	CRASH_KILLS=$(N) $(BIN)/pytest -q -s tests/test_crash.py
+
+fuzz: N ?= 1000
+fuzz: .venv/ready  ## Damage N=1000 inputs in N ways; the seed is printed.
+	$(BIN)/python -m tests.fuzz -n $(N)
 
 serve: book  ## Open the website on localhost.
 	$(STEP) "http://localhost:$(PORT) (Ctrl-C stops it)"

@@ -1,7 +1,11 @@
 """Small runs that several tests look at."""
 
+import contextlib
 import json
 import multiprocessing
+import os
+import socket
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -139,6 +143,38 @@ def at_once(work, *args):
     code = process.exitcode
     process.close()
     return code
+
+
+def command(said, *words, **setting):
+    """The command line in a process of its own; what it says is in a file."""
+    return child(_command, said, [str(word) for word in words], setting)
+
+
+def _command(said, words, setting):
+    torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # as by default
+    os.environ.update(setting)
+    sys.argv = ["transformer-annotated", *words]
+    with (
+        open(said, "a") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        from transformer_annotated.workshop.cli import main
+
+        main()
+
+
+def two_ranks(said, *words):
+    """Two processes that train together, as torchrun starts them."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place |= {"WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    return [
+        command(said, *words, RANK=rank, LOCAL_RANK=rank, **place)
+        for rank in "01"
+    ]
 
 
 def assert_all_whole(folder):

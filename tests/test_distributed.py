@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.runs import two_ranks
 from transformer_annotated import training
 from transformer_annotated.batching import Batches
 from transformer_annotated.distributed import (
@@ -39,6 +40,7 @@ from transformer_annotated.workshop.checkpoints import (
     load_weights,
 )
 from transformer_annotated.workshop.checks import TrainingError
+from transformer_annotated.workshop.files import lock_folder
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import read_recipe
 
@@ -271,6 +273,22 @@ def test_workers_leave_together_when_asked_to(tmp_path):
     assert steps == ["3", "3"]
     (last,) = list_checkpoints(tmp_path / "shared" / "checkpoints")
     assert last.name == "step-3"
+
+
+def test_a_folder_in_use_is_refused_to_all_workers(tmp_path):
+    """Worker 0 says by whom; the others do not wait for it."""
+    run, said = tmp_path / "run", tmp_path / "said"
+    small = ("--set", "train_size=60", "--set", "valid_size=8")
+    with lock_folder(run):
+        pair = two_ranks(said, "train", "copy", "--out", run, *small)
+        for process in pair:
+            process.join()
+    assert [process.exitcode for process in pair] == [2, 2], said.read_text()
+    assert [
+        f"worker 0: error: {run}: in use by process {os.getpid()}; wait for "
+        "its end, or choose another folder",
+        f"worker 1: error: {run}: refused to worker 0",
+    ] == sorted(line for line in said.read_text().splitlines() if "err" in line)
 
 
 def test_alone_without_torchrun(monkeypatch):

@@ -1,6 +1,7 @@
 """Every name in the ledger is true: symbols and tests exist, or are planned."""
 
 import importlib
+import re
 import sys
 
 import pytest
@@ -66,3 +67,13 @@ def test_a_wrong_name_is_found_out():
     assert find("transformer_annotated.attention.attend_badly") is None
     assert find("transformer_annotated.nowhere.attention") is None
     assert find("tests.test_ledger.test_nothing") is None
+
+
+def test_every_promise_has_a_test():
+    """What it promises: each row of a table names tests, and they exist."""
+    page = (ROOT / "book" / "promises.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!Promise)(.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 10
+    assert all("<tests." in row for row in rows)
+    for name in re.findall(r"<(tests\.[\w.]+)>", page):
+        assert callable(find(name)), name

@@ -494,7 +494,7 @@ def test_other_files_are_refused(content, says, tmp_path):
 
 def test_missing_and_broken_files_are_refused(tmp_path):
     """No file is no tokenizer; neither is one that is not UTF-8."""
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match=r"none\.json: no such file"):
         load_tokenizer(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xe4"}')
     with pytest.raises(ValueError, match=r"latin\.json"):

@@ -90,7 +90,7 @@ def test_bad_numbers_are_refused_by_name(name, value):
 def test_zero_only_where_it_means_something(name):
     """Zero is no number of updates, but no clipping, no patience, a seed."""
     if name in POSITIVE:
-        with pytest.raises(ValueError, match=f"^{name}: 0, expected more"):
+        with pytest.raises(ValueError, match=f"^{name}: 0, expected at least"):
             TrainingConfig(**{name: 0})
     else:
         assert getattr(TrainingConfig(**{name: 0}), name) == 0
@@ -99,12 +99,12 @@ def test_zero_only_where_it_means_something(name):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("steps", 1.5, "steps: 1.5, expected int"),
-        ("label_smoothing", 1.0, "label_smoothing: 1.0, expected less than 1"),
+        ("steps", 1.5, "steps: 1.5, expected an int"),
+        ("label_smoothing", 1.0, "label_smoothing: 1.0, expected 0 <= "),
         ("precision", "fp16", "precision: 'fp16', expected 'auto', 'bf16' or"),
-        ("precision", 16, "precision: 16, expected str"),
-        ("compile", 1, "compile: 1, expected bool"),
-        ("tensorboard", "yes", "tensorboard: 'yes', expected bool"),
+        ("precision", 16, "precision: 16, expected a str"),
+        ("compile", 1, "compile: 1, expected True or"),
+        ("tensorboard", "yes", "tensorboard: 'yes', expected True or"),
     ],
 )
 def test_other_bad_values_are_refused_by_name(name, value, message):
@@ -693,8 +693,7 @@ def test_lines_about_gpus(tmp_path, monkeypatch):
     run = training._Run(
         tiny(), PAIRS, replace(CONFIG, log_every=1), tmp_path, SINGLE
     )
-    state = run.begin(resume=False)
-    with run.reporter(state, progress_bar=False) as report:
+    with run.begin(False, None, progress_bar=False) as (state, report):
         for device in ("cpu", "cuda"):
             monkeypatch.setattr(
                 training, "train_step", lambda *_: (torch.tensor([8.0, 4.0]), 3)

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from .attention import MultiHeadAttention, head_sizes
-from .workshop.checks import check_at_least, check_rate
+from transformer_annotated.workshop.checks import (
+    check_at_least,
+    check_fields,
+    check_rate,
+)
 from .workshop.dropout import Dropout
 
 # %% ../notebooks/04_layers.ipynb #bfcf7e1c
@@ -145,15 +149,7 @@ class TransformerConfig:
 def _check_config(config: TransformerConfig) -> None:
     """Name the first field that cannot be meant."""
     c = config
-    for name, kind in TransformerConfig.__annotations__.items():
-        value = getattr(c, name)
-        if kind is int and type(value) is not int:
-            raise ValueError(f"{name}: {value!r}, expected an int")
-        if kind is bool and type(value) is not bool:
-            raise ValueError(f"{name}: {value!r}, expected True or False")
-    check_at_least(1, vocab_size=c.vocab_size, layers=c.layers, d_ff=c.d_ff)
-    check_at_least(0, pad=c.pad, learned_positions=c.learned_positions)
-    check_rate(dropout=c.dropout, attention_dropout=c.attention_dropout)
+    check_fields(c)
     if c.pad >= c.vocab_size:
         raise ValueError(f"pad: {c.pad}, but the vocabulary has "
                          f"{c.vocab_size} tokens")

@@ -8,7 +8,6 @@ __all__ = ['adam', 'noam_rate', 'NoamOptimizer']
 # %% ../notebooks/12_optimizer.ipynb #66516a10
 import math
 from collections.abc import Iterable
-from copy import deepcopy
 
 import torch
 from torch import Tensor
@@ -94,7 +93,9 @@ class NoamOptimizer:
         """Go on where :meth:`state_dict` was taken, to the last bit."""
         _check_state(self.adam, state)
         groups = self.adam.state_dict()["param_groups"]     # ours, not saved
-        moments = deepcopy(state["adam"]["state"])          # share nothing
+        moments = {i: {name: tensor.contiguous().clone()    # share nothing
+                       for name, tensor in row.items()}
+                   for i, row in state["adam"]["state"].items()}
         self.adam.load_state_dict({"state": moments, "param_groups": groups})
         self.steps = state["steps"]
 
@@ -103,13 +104,18 @@ def _check_state(optimizer: torch.optim.Adam, state: dict) -> None:
     """Refuse the state of another model, which torch would take."""
     if not {"steps", "adam"} <= state.keys():
         raise ValueError(f"state: has {sorted(state)}, expected steps and adam")
+    if type(state["steps"]) is not int or state["steps"] < 0:
+        raise ValueError(f"state: steps is {state['steps']!r}")
     parameters = [p for g in optimizer.param_groups for p in g["params"]]
     saved = sum(len(g["params"]) for g in state["adam"]["param_groups"])
     if saved != len(parameters):
         raise ValueError(f"state: of {saved} parameters, but there are "
                          f"{len(parameters)}")
     for i, moments in state["adam"]["state"].items():
-        shape, ours = moments["exp_avg"].shape, parameters[i].shape
-        if shape != ours:
-            raise ValueError(f"state: parameter {i} has the shape "
-                             f"{tuple(shape)}, expected {tuple(ours)}")
+        ours = parameters[i].shape
+        for name, wanted in (("exp_avg", ours), ("exp_avg_sq", ours),
+                             ("step", ())):
+            shape = tuple(moments[name].shape)
+            if shape != wanted or moments[name].layout != torch.strided:
+                raise ValueError(f"state: parameter {i} has the shape {shape}, "
+                                 f"expected {tuple(wanted)}")

@@ -26,8 +26,9 @@ from transformer_annotated.workshop.checks import (
     check_rate,
     check_text,
     check_texts,
+    first_line,
 )
-from .workshop.files import write_atomically
+from .workshop.files import existing_file, write_atomically
 
 # %% ../notebooks/09_text.ipynb #6a28c660
 def _splitter(language: str) -> Callable[[str], list[str]]:
@@ -342,8 +343,9 @@ def train_bpe(
 # %% ../notebooks/09_text.ipynb #b68d146a
 def load_tokenizer(path: Path) -> BPETokenizer | WordTokenizer:
     """Read what ``save`` wrote; nothing in the file is run."""
+    path = existing_file(path, largest=2**27)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
         content = json.loads(text)
         if content.get("type") == "words":
             return WordTokenizer(content["frequencies"], content["languages"])
@@ -351,4 +353,5 @@ def load_tokenizer(path: Path) -> BPETokenizer | WordTokenizer:
     except (OSError, ImportError):
         raise
     except Exception as error:      # tokenizers raises nothing more precise
-        raise ValueError(f"path: {path} holds no tokenizer: {error}") from error
+        raise ValueError(f"path: {path} holds no tokenizer: "
+                         f"{first_line(error)}") from error

@@ -7,6 +7,7 @@ __all__ = ['TrainingConfig', 'ModelWithLoss', 'train_step', 'validate', 'TrainSt
 
 # %% ../notebooks/14_training.ipynb #c87d443c
 import math
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,7 @@ from transformer_annotated.distributed import (
     Worker,
     check_same_step,
     is_connection_error,
+    lock_run,
     maybe_no_sync,
     wrap_ddp,
 )
@@ -33,17 +35,21 @@ from .model import Transformer, shift_right
 from .optimizer import NoamOptimizer
 from transformer_annotated.workshop.checkpoints import (
     list_checkpoints,
-    load_checkpoint,
+    load_last_checkpoint,
     prune_checkpoints,
     save_checkpoint,
 )
 from transformer_annotated.workshop.checks import (
     TrainingError,
-    check_types,
+    check_fields,
     first_line,
 )
 from .workshop.fused_loss import linear_cross_entropy
-from .workshop.journal import ProgressReporter, gpu_stats
+from transformer_annotated.workshop.journal import (
+    ProgressReporter,
+    gpu_stats,
+    read_metrics,
+)
 from transformer_annotated.workshop.signals import (
     ignore_signals,
     stop_on_signals,
@@ -69,7 +75,7 @@ class TrainingConfig:
         validate_every: Updates between two validations.
         patience: Validations without progress before training ends; 0 = never.
         checkpoint_every: Updates between two checkpoints.
-        keep: How many of the last checkpoints to keep.
+        keep: How many of the last regular checkpoints to keep.
         workers: Processes that prepare batches; 0 = the training process.
         tensorboard: Whether to write the metrics for TensorBoard, too.
     """
@@ -99,16 +105,7 @@ class TrainingConfig:
 # %% ../notebooks/14_training.ipynb #316d29fb
 def _check_training(config: TrainingConfig) -> None:
     """Name the first field that cannot be meant."""
-    check_types(config)
-    for name in ("steps", "batch_tokens", "accumulate", "warmup", "factor",
-                 "log_every", "validate_every", "checkpoint_every", "keep"):
-        if not getattr(config, name):
-            raise ValueError(f"{name}: 0, expected more than 0")
-    if config.seed >= 2**63:
-        raise ValueError(f"seed: {config.seed}, expected less than 2**63")
-    if config.label_smoothing >= 1:
-        raise ValueError(f"label_smoothing: {config.label_smoothing}, "
-                         "expected less than 1")
+    check_fields(config)
     if config.precision not in ("auto", "bf16", "float32"):
         raise ValueError(f"precision: {config.precision!r}, expected 'auto', "
                          "'bf16' or 'float32'")
@@ -240,6 +237,7 @@ class TrainState:
     best_nll: float = math.inf
     bad_validations: int = 0
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    stopped_by = 0              # the signal that ended the loop; never saved
 
     def record_step(self, sums: Tensor, tokens: int) -> None:
         """Note an update: its sums of losses ``(2,)``, and its tokens."""
@@ -327,10 +325,9 @@ def train(
     """
     _check_lengths(pairs, valid, config, model.config.learned_positions)
     run = _Run(model, pairs, config, folder, worker)
-    state = run.begin(resume)
-    if on_start and worker.rank == 0:
-        on_start()
-    with stop_on_signals() as stop, run.reporter(state, progress_bar) as report:
+    with (lock_run(folder, worker),
+          run.begin(resume, on_start, progress_bar) as (state, report),
+          stop_on_signals() as stop):
         for parts in training_batches(pairs, config, state, worker):
             if state.finished(config):
                 break
@@ -344,6 +341,8 @@ def train(
             if last or state.is_due(config.checkpoint_every):
                 run.save(state)
             if last:
+                if leaving:
+                    state.stopped_by = stop.number or signal.SIGTERM
                 break
     return state
 
@@ -370,36 +369,37 @@ class _Run:
             config.factor)
         fixed = {name: value for name, value in asdict(config).items()
                  if name not in self.FREE}
+        data = getattr(pairs, "metadata", {})       # of those on a disk
         self.settings = {**asdict(model.config), **fixed,
-                         "pairs": len(pairs.source_lengths)}
+                         "pairs": len(pairs.source_lengths),
+                         "corpus": f"digest {data.get('text')}",
+                         "tokenizer": f"digest {data.get('tokenizer')}"}
 
-    def begin(self, resume: bool) -> TrainState:
+    @contextmanager
+    def begin(
+        self, resume: bool, on_start: Callable[[], None] | None,
+        progress_bar: bool,
+    ) -> Iterator[tuple[TrainState, ProgressReporter]]:
         """Start from the last checkpoint, or from nothing."""
-        there, state = list_checkpoints(self.folder / "checkpoints"), {}
-        if there and not resume:
+        place, rank = self.folder / "checkpoints", self.worker.rank
+        rows = read_metrics(self.folder)        # or a refusal, before all else
+        if not resume and (rows or list_checkpoints(place)):
             raise ValueError(f"{self.folder}: holds a run already; go on with "
                              "it by --resume, or choose another folder")
-        if there:
-            state = load_checkpoint(there[-1], self.model, self.optimizer,
-                                    self.settings)
-        try:
-            state = TrainState(**state)
-        except TypeError as problem:
-            raise ValueError(f"{there[-1]}: cannot be read: {problem}"
-                             ) from None
+        state = TrainState(**load_last_checkpoint(
+            place, self.model, self.optimizer, self.settings,
+            asdict(TrainState())))
         check_same_step(self.folder, state.step, self.worker)
         self.stepper = wrap_ddp(self.learner, self.worker)
         if self.config.compile:
             self.stepper = torch.compile(self.stepper, dynamic=True)
-        return state
-
-    def reporter(
-        self, state: TrainState, progress_bar: bool
-    ) -> ProgressReporter:
-        """Journal and progress bar, from where the run stands."""
-        return ProgressReporter(
+        if on_start and rank == 0:
+            on_start()
+        with ProgressReporter(
             self.folder, self.config.steps, state.step, state.seconds,
-            self.worker.rank == 0, progress_bar, self.config.tensorboard)
+            rank == 0, progress_bar, self.config.tensorboard,
+        ) as report:
+            yield state, report
 
     def update(
         self, parts: Sequence[Batch], state: TrainState,
@@ -432,7 +432,8 @@ class _Run:
             folder = self.folder / "checkpoints"
             save_checkpoint(folder, self.model, self.optimizer, asdict(state),
                             self.settings)
-            prune_checkpoints(folder, self.config.keep)
+            prune_checkpoints(folder, self.config.keep,
+                              self.config.checkpoint_every)
 
 # %% ../notebooks/14_training.ipynb #ae7b147d
 @contextmanager

@@ -141,3 +141,30 @@ def test_a_renderer_without_html_is_left_alone():
         common.bar_chart([{"n": 1, "run": "a"}], "n", "run")
         assert alt.renderers.active == "mimetype"
         assert alt.renderers.options == {}
+
+
+@pytest.mark.parametrize(
+    "renderer", "default html colab kaggle zeppelin browser olli".split()
+)
+def test_a_renderer_chosen_later_is_safe_too(renderer, monkeypatch):
+    """The text is escaped where HTML is made, not where it is asked for."""
+    pages = []
+    monkeypatch.setattr(
+        "altair.utils._show.open_html_in_browser",
+        lambda html, *_, **__: pages.append(html),
+    )
+    chart = RUDE_CHARTS["bar_chart"]()
+    with alt.renderers.enable(renderer):
+        bundle = chart._repr_mimebundle_() or {}
+    pages += [page for page in bundle.values() if isinstance(page, str)]
+    assert any(r"\u003c!-- \u003cb>" in page for page in pages)
+    assert not any("<script>alert" in page for page in pages)
+
+
+def test_json_settings_of_ones_own_are_safe_too(tmp_path):
+    """They are not asked."""
+    chart = RUDE_CHARTS["bar_chart"]()
+    chart.save(tmp_path / "page.html", json_kwds={"indent": 1})
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for html in (page, chart.to_html(json_kwds={"sort_keys": True})):
+        assert "<script>alert" not in html and r"\u003c!-- \u003cb>" in html

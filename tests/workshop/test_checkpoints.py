@@ -50,6 +50,8 @@ from transformer_annotated.workshop.checkpoints import (
     load_checkpoint,
     load_weights,
     prune_checkpoints,
+    read_checkpoints,
+    regular_checkpoints,
     save_checkpoint,
 )
 from transformer_annotated.workshop.checks import TrainingError
@@ -205,9 +207,74 @@ def test_prune_sweeps_up_what_killed_processes_left(tmp_path):
 
 def test_a_run_keeps_the_last_checkpoints(tmp_path):
     """Those of the recipe's rhythm, the last update's, and no draft."""
-    go(tmp_path, steps=11)
+    for steps in (7, 11):
+        go(tmp_path, steps=steps, resume=True)
     names = sorted(os.listdir(tmp_path / "checkpoints"))
-    assert names == ["step-10", "step-11"]
+    assert names == ["step-10", "step-11", "step-8"]
+
+
+def test_regular_checkpoints(tmp_path):
+    """Multiples of the interval; all, where there are none."""
+    found = [tmp_path / f"step-{step}" for step in (4, 6, 7, 9)]
+    assert regular_checkpoints(found, 3) == [found[1], found[3]]
+    assert regular_checkpoints(found, 5) == found
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "device", "link"])
+def test_what_is_named_like_a_checkpoint_is_refused(tmp_path, kind):
+    """At once: to pass over it would mean to go on from an older one."""
+    saved(tmp_path)
+    odd = tmp_path / "step-2"
+    {
+        "file": odd.touch,
+        "pipe": lambda: os.mkfifo(odd),
+        "device": lambda: odd.symlink_to("/dev/zero"),
+        "link": lambda: odd.symlink_to(odd),
+    }[kind]()
+    with pytest.raises(ValueError, match=r"step-2: not a folder, so not a"):
+        list_checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "training.pt"])
+def test_a_pipe_in_a_checkpoint_is_refused_at_once(tmp_path, file):
+    """Nobody waits for what never comes, or never ends."""
+    path = saved(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for other in (tmp_path / "pipe", "/dev/zero"):
+        (path / file).unlink()
+        (path / file).symlink_to(other)
+        with pytest.raises(ValueError, match=f"{file}: cannot .* regular file"):
+            load_checkpoint(path, tiny(), noam(tiny()), {})
+
+
+def test_a_link_to_a_checkpoint_is_pruned_as_a_link(tmp_path):
+    """What it leads to belongs to somebody else."""
+    real = saved(tmp_path / "other", 1)
+    saved(tmp_path / "run", 2)
+    (tmp_path / "run/step-1").symlink_to(real)
+    assert len(list_checkpoints(tmp_path / "run")) == 2
+    prune_checkpoints(tmp_path / "run", keep=1)
+    assert os.listdir(tmp_path / "run") == ["step-2"]
+    load_weights(tiny(), real)
+
+
+def test_who_reads_while_a_run_prunes_looks_again(tmp_path):
+    """A checkpoint that is gone is no damage; one that is there is."""
+    saved(tmp_path, 1)
+    seen = []
+
+    def read(found):
+        seen.append([path.name for path in found])
+        if len(seen) == 1:
+            saved(tmp_path, 2)
+            prune_checkpoints(tmp_path, keep=1)
+        load_weights(tiny(), found[-1])
+
+    read_checkpoints(tmp_path, read)
+    assert seen == [["step-1"], ["step-2"]]
+    (tmp_path / "step-2/model.safetensors").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"step-2.* cannot be read"):
+        read_checkpoints(tmp_path, read)
 
 
 def test_another_size_is_refused_with_name_and_shapes(tmp_path):
@@ -326,6 +393,79 @@ def test_code_is_refused_like_other_damage(tmp_path, monkeypatch, form):
     with pytest.raises(ValueError, match=r"training\.pt: cannot be read") as no:
         load_checkpoint(path, model, noam(model), {})
     assert "\n" not in str(no.value)
+    assert "weights_only" not in str(no.value)  # torch's advice
+
+
+def change_state(path, change):
+    """Change what a checkpoint remembers besides the weights."""
+    state = torch.load(path / "training.pt", weights_only=True)
+    change(state)
+    torch.save(state, path / "training.pt")
+
+
+WRONG = {
+    "a text": lambda s: s["progress"].update(step="12"),
+    "a fraction": lambda s: s["progress"].update(epoch=0.5),
+    "nothing": lambda s: s["progress"].update(tokens=None),
+    "a truth": lambda s: s["progress"].update(batch=True),
+    "below zero": lambda s: s["progress"].update(batch=-1),
+    "no number": lambda s: s["progress"].update(seconds=math.nan),
+    "another step": lambda s: s["progress"].update(step=3),
+    "a number for a list": lambda s: s["progress"].update(sums=3.0),
+    "a short list": lambda s: s["progress"].update(sums=[1.0]),
+    "a list of texts": lambda s: s["progress"].update(sums=["a"] * 3),
+    "an unknown name": lambda s: s["progress"].update(x=1),
+    "steps": lambda s: s["optimizer"].update(steps="2"),
+    "no moments": lambda s: s["optimizer"].update(adam=[]),
+    "a moment": lambda s: s["optimizer"]["adam"]["state"][0].update(
+        exp_avg_sq=torch.zeros(3)
+    ),
+    "a sparse moment": lambda s: s["optimizer"]["adam"]["state"][0].update(
+        exp_avg=s["optimizer"]["adam"]["state"][0]["exp_avg"].to_sparse()
+    ),
+    "a count": lambda s: s["optimizer"]["adam"]["state"][0].update(step="x"),
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
+def test_wrong_types_in_a_state_are_refused(tmp_path, uninterrupted, change):
+    """By file, with the checkpoint that is whole; nothing is changed."""
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    where = tmp_path / "run/checkpoints"
+    change_state(where / "step-12", change)
+    with pytest.raises(ValueError, match=r"step-12/training\.pt: ca") as no:
+        go(tmp_path / "run", resume=True, steps=14)
+    assert f"; {where}/step-10 is whole; to go on" in str(no.value)
+    assert rows_of(tmp_path / "run") == rows_of(uninterrupted)
+    shutil.rmtree(where / "step-12")  # as advised
+    go(tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_a_moment_of_one_number_is_laid_out(tmp_path, uninterrupted):
+    """A kernel would read and write beyond its memory."""
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    path = tmp_path / "run/checkpoints/step-12"
+
+    def shrink(state):
+        row = state["optimizer"]["adam"]["state"][0]
+        row["exp_avg"] = torch.zeros(1, 1).expand(row["exp_avg"].shape)
+
+    change_state(path, shrink)
+    model = tiny()
+    optimizer = noam(model)
+    load_checkpoint(path, model, optimizer, {})
+    for row in optimizer.adam.state.values():
+        assert row["exp_avg"].is_contiguous()
+
+
+def test_when_no_checkpoint_is_whole(tmp_path, uninterrupted):
+    """There is no advice to give."""
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    for path in list_checkpoints(tmp_path / "run/checkpoints"):
+        damage(path / "model.safetensors", "half")
+    with pytest.raises(ValueError, match=r"step-12.*; no other .* is whole$"):
+        go(tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +495,19 @@ def test_another_model_or_corpus_is_refused(tmp_path, uninterrupted):
     fewer = ListPairs(PAIRS.sources[1:], PAIRS.targets[1:])
     with pytest.raises(ValueError, match=r"^pairs: 59, .* with 60"):
         train(tiny(), fewer, None, config, uninterrupted, True)
+    for key, name in (("text", "corpus"), ("tokenizer", "tokenizer")):
+        other = ListPairs(PAIRS.sources, PAIRS.targets)
+        other.metadata = {key: "1234"}
+        with pytest.raises(ValueError, match=f"^{name}: digest 1234, .* None"):
+            train(tiny(), other, None, config, uninterrupted, True)
     assert len(read_metrics(uninterrupted)) == 7
+
+
+def test_a_setting_that_did_not_exist_yet_is_not_compared(tmp_path):
+    """A run that began with an earlier version goes on."""
+    path, model = saved(tmp_path, settings={"seed": 0}), tiny()
+    settings = {"seed": 0, "corpus": "digest 1234"}
+    assert load_checkpoint(path, model, noam(model), settings) == {"step": 1}
 
 
 def test_what_the_advice_says_is_possible(tmp_path, uninterrupted):
@@ -393,6 +545,19 @@ def test_a_folder_with_a_run_is_not_begun_anew(tmp_path, uninterrupted):
     with pytest.raises(ValueError, match=r"holds a run already; .*--resume"):
         go(uninterrupted, steps=14)
     assert rows_of(uninterrupted) == before
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 3}\n')
+    with pytest.raises(ValueError, match="holds a run already"):
+        go(tmp_path)  # one without a checkpoint so far
+    assert len(read_metrics(tmp_path)) == 1
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    """In one line, with the process; nothing is touched."""
+    with files.lock_folder(tmp_path):
+        with pytest.raises(ValueError, match=f"in use by .* {os.getpid()}"):
+            go(tmp_path)
+        assert os.listdir(tmp_path) == [".lock"]
+    go(tmp_path, steps=1)
 
 
 def test_resume_without_a_checkpoint_begins(tmp_path, uninterrupted):
@@ -475,6 +640,18 @@ def test_averages_of_different_sizes_are_refused(tmp_path, shape):
     assert not (tmp_path / "mean").exists()
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_average_with_what_is_no_number_is_refused(tmp_path, value):
+    """Which checkpoint and tensor; the file is not written."""
+    paths = [saved(tmp_path, step) for step in (1, 2)]
+    tensors = load_file(paths[1] / "model.safetensors")
+    tensors["embeddings.weight"][3, 4] = value
+    save_file(tensors, paths[1] / "model.safetensors")
+    with pytest.raises(ValueError, match=r"step-2: embeddings.* not finite"):
+        average_checkpoints(paths, tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+
+
 def test_an_average_of_nothing_is_refused(tmp_path):
     """Rather than written as an empty file."""
     with pytest.raises(ValueError, match="checkpoint"):
@@ -525,7 +702,7 @@ def test_a_full_disk(tmp_path, uninterrupted, file, good):
     name = f"{where}/step-5" if good else "none"
     assert f"The last good checkpoint is {name};" in message
     assert "--resume" in message and "\n" not in message
-    kept = ["step-4", "step-5"] if good else []
+    kept = ["step-2", "step-4", "step-5"] if good else []
     assert sorted(os.listdir(where)) == kept
     assert_all_whole(folder)
     go(folder, resume=True)
@@ -578,10 +755,11 @@ def test_a_disk_that_is_full_when_a_line_is_written(tmp_path, uninterrupted):
 
 
 def test_a_checkpoint_folder_that_cannot_be(tmp_path):
-    """Errors before the first byte are told in the same way."""
+    """Is refused before the first update, not at the first checkpoint."""
     (tmp_path / "checkpoints").write_text("a file")
-    with pytest.raises(TrainingError, match=r"step-2 could not be .* is none"):
+    with pytest.raises(FileExistsError, match="checkpoints"):
         go(tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def poisoned(model, monkeypatch, step):

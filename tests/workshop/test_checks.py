@@ -1,27 +1,35 @@
 """What bad input gets: one line, which names the value and what to do."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pytest
 
+from transformer_annotated.layers import TransformerConfig
+from transformer_annotated.training import TrainingConfig
 from transformer_annotated.workshop.checks import (
+    LIMITS,
     check_at_least,
+    check_fields,
     check_rate,
     check_text,
     check_texts,
-    check_types,
     first_line,
+    shown,
     suggestion,
     unknown_name,
 )
+from transformer_annotated.workshop.recipe import CorpusConfig, TokenizerConfig
 
 
 @dataclass
 class Config:
     """One field of each type that recipes have."""
 
-    size: int = 1
+    layers: int = 1
+    d_k: int | None = None
+    clip: float = 0.5
     rate: float = 0.5
     name: str = "x"
     on: bool = False
@@ -57,20 +65,62 @@ def test_rates(wrong):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"size": 1.0}, "size: 1.0, expected int"),
-        ({"size": True}, "size: True, expected int"),
-        ({"size": -1}, "size: -1, expected 0 or more"),
-        ({"rate": "0.5"}, "rate: '0.5', expected float"),
-        ({"rate": float("inf")}, "rate: inf, expected 0 or more"),
-        ({"name": 3}, "name: 3, expected str"),
-        ({"on": 1}, "on: 1, expected bool"),
+        ({"layers": 1.0}, "layers: 1.0, expected an int"),
+        ({"layers": True}, "layers: True, expected an int"),
+        ({"layers": None}, "layers: None, expected an int"),
+        ({"layers": 0}, "layers: 0, expected at least 1"),
+        ({"layers": 1001}, "layers: 1001, expected at most 1,000"),
+        ({"d_k": 0}, "d_k: 0, expected at least 1"),
+        ({"d_k": 2.0}, "d_k: 2.0, expected an int"),
+        ({"clip": "0.5"}, "clip: '0.5', expected a number"),
+        ({"clip": float("inf")}, "clip: inf, expected at most 1,000,000,000.0"),
+        ({"clip": float("nan")}, "clip: nan, expected at least 0"),
+        ({"rate": 1}, "rate: 1, expected 0 <= rate < 1"),
+        ({"name": 3}, "name: 3, expected a str"),
+        (
+            {"name": "x" * 1001},
+            f"name: '{'x' * 75} ..., too long; expected at most 1,000 letters",
+        ),
+        ({"on": 1}, "on: 1, expected True or False"),
     ],
 )
-def test_fields_have_the_declared_types(change, message):
+def test_fields_have_the_declared_types_and_limits(change, message):
     """A whole number does for a fraction, and nothing else for another."""
-    check_types(Config(rate=2))
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        check_types(Config(**change))
+    check_fields(Config(clip=2, rate=0, d_k=8))
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_fields(Config(**change))
+
+
+@pytest.mark.parametrize(
+    "kind", [CorpusConfig, TokenizerConfig, TransformerConfig, TrainingConfig]
+)
+def test_every_number_of_a_recipe_has_two_ends(kind):
+    """None is accepted that would overflow torch, or start 2**32 processes."""
+    given = {"vocab_size": 300} if kind is TransformerConfig else {}
+    numbers = [f for f in fields(kind) if f.type in (int, float, int | None)]
+    assert len(numbers) > 2
+    for part in numbers:
+        for wrong in (-1, 2**31 * 10, 2**64, 10**400, 16**9999):
+            if part.name == "seed" and 0 < wrong < 2**63:
+                continue
+            with pytest.raises(ValueError, match=rf"^{part.name}: ") as found:
+                kind(**given | {part.name: wrong})
+            assert len(str(found.value)) < 200
+
+
+def test_limits_leave_room_for_the_largest_models_there_are():
+    """Whoever reaches one has made a mistake."""
+    TransformerConfig(
+        256_000, 118, 18_432, 73_728, 128, learned_positions=2**17
+    )
+    assert all(low < high for low, high in LIMITS.values())
+
+
+def test_a_value_is_shown_in_a_line():
+    """Whatever its size; Python itself refuses to write some numbers."""
+    assert shown("a") == "'a'"
+    assert shown(16**9999) == "about 2**39997"
+    assert len(shown([1] * 1000)) == 80
 
 
 def test_text():
@@ -101,3 +151,4 @@ def test_errors_of_others_in_a_line():
     """The first line, or the type of what says nothing."""
     assert first_line(ValueError("no\nbecause")) == "no"
     assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert len(first_line(ValueError("x" * 5000))) == 400

@@ -27,7 +27,11 @@ from transformer_annotated.workshop import recipe
 from transformer_annotated.workshop.checkpoints import list_checkpoints
 from transformer_annotated.workshop.checks import TrainingError
 from transformer_annotated.workshop.cli import _recipe_for, main
-from transformer_annotated.workshop.files import model_names, recipe_names
+from transformer_annotated.workshop.files import (
+    lock_folder,
+    model_names,
+    recipe_names,
+)
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import read_recipe
 from transformer_annotated.workshop.translator import Translator
@@ -146,12 +150,12 @@ def test_train_by_a_recipe(finished):
 
 def test_running_over_a_run_is_refused(finished):
     """With what to do instead, and nothing changed."""
-    before = {p: p.stat().st_mtime_ns for p in finished.rglob("*.*")}
+    before = {p: p.stat().st_mtime_ns for p in finished.rglob("[!.]*.*")}
     for more in ([], changes(d_ff=32), changes(steps=9)):
         line = refuses("train", "copy", "--out", finished, *COPY, *more)
         assert f"{finished}: holds a run already" in line
         assert "--resume" in line
-    after = {p: p.stat().st_mtime_ns for p in finished.rglob("*.*")}
+    after = {p: p.stat().st_mtime_ns for p in finished.rglob("[!.]*.*")}
     assert after == before
 
 
@@ -379,6 +383,49 @@ def test_languages_that_were_guessed_are_written_down(tmp_path):
     succeeds(*command[:-1], "steps=3", "--resume")
 
 
+def test_a_run_does_not_go_on_with_other_data(tmp_path):
+    """Even if it has as many sentences; the tokenizer stays."""
+    folder = tmp_path / "run"
+    for seed in (1, 2):
+        own = changes(**{"corpus.seed": seed})
+        succeeds("prepare", "copy", "--out", tmp_path / f"{seed}", *COPY, *own)
+    words = ("train", "copy", "--out", folder, *COPY)
+    first, second = (
+        ("--data", tmp_path / f"{seed}", *changes(**{"corpus.seed": seed}))
+        for seed in (1, 2)
+    )
+    succeeds(*words, *first)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    line = refuses(*words, *second, "--resume", *changes(steps=6))
+    assert "corpus: digest " in line and "step-4 was trained with" in line
+    assert {
+        p: p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    } == before
+    succeeds(*words, *first, "--resume", *changes(steps=6))
+
+
+def test_two_runs_in_one_folder(tmp_path):
+    """The second is refused, with the first one's process."""
+    with lock_folder(tmp_path):
+        for more in ([], ["--resume"]):
+            line = refuses("train", "copy", "--out", tmp_path, *COPY, *more)
+            assert line.startswith(
+                f"error: {tmp_path}: in use by process {os.getpid()}; "
+            )
+        assert not (tmp_path / "config.toml").exists()
+
+
+def test_a_run_without_a_checkpoint_is_not_written_over(tmp_path):
+    """Its settings and its lines stay what they are."""
+    line = '{"step": 1, "loss": 3.5}\n'
+    (tmp_path / "metrics.jsonl").write_text(line)
+    (tmp_path / "config.toml").write_text("[model]\nlayers = 7\n")
+    refusal = refuses("train", "copy", "--out", tmp_path, *COPY)
+    assert "holds a run already" in refusal
+    assert (tmp_path / "metrics.jsonl").read_text() == line
+    assert "layers = 7" in (tmp_path / "config.toml").read_text()
+
+
 def test_data_that_is_not_there(tmp_path):
     """A typo does not prepare everything again, somewhere else."""
     place = ("--data", tmp_path / "typo", "--out", tmp_path / "run")
@@ -411,13 +458,34 @@ def test_average(tmp_path):
     )
     out = succeeds("average", folder, "--last", 2)
     file = folder / "model.safetensors"
-    assert out == f"{file}: the average of step-3 to step-4, 2 checkpoints\n"
+    assert out == f"{file}: the average of 2 checkpoints: step-3, step-4\n"
     mean = load_file(file)
     ends = [weights_of(folder, step) for step in (3, 4)]
     for name, tensor in mean.items():
         assert_close(tensor, (ends[0][name] + ends[1][name]) / 2)
     line = refuses("average", folder)
     assert "--last is 5, but there are only 3 checkpoints" in line
+
+
+def test_average_takes_what_was_written_in_turn(tmp_path):
+    """Not what was written at a stop, or at the end; nor is it counted."""
+    folder = tmp_path / "run"
+    for steps in (5, 9):
+        more = changes(steps=steps, keep=2)
+        succeeds("train", "copy", "--out", folder, "--resume", *COPY, *more)
+    names = [path.name for path in list_checkpoints(folder / "checkpoints")]
+    assert names == ["step-6", "step-8", "step-9"]
+    out = succeeds("average", folder, "--last", 2)
+    assert out.endswith(": the average of 2 checkpoints: step-6, step-8\n")
+    assert "only 2 checkpoints" in refuses("average", folder, "--last", 3)
+
+
+def test_average_while_a_run_goes_on(tmp_path):
+    """Is no harm: it reads, and its own file appears whole."""
+    folder = tmp_path / "run"
+    succeeds("train", "copy", "--out", folder, *COPY)
+    with lock_folder(folder):
+        succeeds("average", folder, "--last", 2)
 
 
 def test_average_of_nothing(tmp_path):
@@ -533,7 +601,7 @@ def test_translate_with_nothing_to_translate_with(tmp_path, finished):
     assert "no config.toml" in refuses("translate", "--model", tmp_path, "a")
     nowhere = tmp_path / "nowhere"
     line = refuses("translate", "--model", finished, "--source", nowhere)
-    assert line == f"error: {nowhere}: No such file or directory"
+    assert line == f"error: {nowhere}: no such file"
     line = refuses("translate", "--model", finished, "--source", "x", "a")
     assert "there is text to translate, too" in line
     assert "--model" in refuses("translate", "a")
@@ -634,6 +702,63 @@ def test_evaluate_refuses(tmp_path, finished, test_set):
     assert "error: " in refuses(*command)
 
 
+# --- long input
+
+
+def test_translate_a_long_argument(finished):
+    """Cut, and said in a line; no minute of silence."""
+    code, out, err = call("translate", "--model", finished, "a " * 50_000)
+    assert code == 0 and out.count("\n") == 1
+    assert err == (
+        "note: 1 of the lines had more than 1,000 tokens, and were cut there\n"
+    )
+
+
+def test_translate_lines_of_every_length(tmp_path, finished):
+    """One without end is refused, after all that came before it."""
+    path = tmp_path / "lines"
+    path.write_text("a b\n" + "c " * 4_900 + "\nd\n")
+    code, out, err = call("translate", "--model", finished, "--source", path)
+    assert code == 0 and out.count("\n") == 3
+    assert err.startswith("note: 1 of the lines") and err.count("\n") == 1
+    path.write_bytes(b"x" * 10**7)
+    line = refuses("translate", "--model", finished, "--source", path)
+    assert f"{path}, line 1: more than 10,000 bytes" in line
+
+
+def test_evaluate_long_lines(finished, test_set):
+    """Scores of lines without end would take hours, too."""
+    _, source, _, reference = test_set
+    source.write_text("a b\n" + "c " * 2_000 + "\n")
+    reference.write_text("a b\nc\n")
+    code, _, err = call("evaluate", "--model", finished, *test_set)
+    assert code == 0 and err.startswith("note: 1 of the lines")
+    reference.write_text("a b\n" + "x" * 10_001 + "\n")
+    line = refuses("evaluate", "--model", finished, *test_set)
+    assert "line 2: more than 10,000 letters, expected a sentence" in line
+
+
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "folder", "loop"])
+def test_translate_and_evaluate_what_is_no_file(tmp_path, finished, kind):
+    """Refused at once, by name."""
+    path = tmp_path / "it"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if kind == "loop" else kind)
+    (tmp_path / "text").write_text("a\n")
+    model = ("--model", finished)
+    assert "it: " in refuses("translate", *model, "--source", path)
+    both = ("--source", path, "--reference", tmp_path / "text")
+    assert "it: " in refuses("evaluate", *model, *both)
+    out = ("--out", path)
+    if kind == "loop":
+        both = ("--source", tmp_path / "text", "--reference", finished / "said")
+        refuses("evaluate", *model, *both, *out)
+
+
 # --- help
 
 
@@ -695,14 +820,14 @@ NO_RUN = "train what? Name a recipe, or give --source and --target, or --resume"
         (["train", "copy", "--out", "OUT", "--target", "x"], "--target needs"),
         (["train", "cpoy", "--out", "OUT"], "did you mean 'copy'?"),
         (["train", "zzz", "--out", "OUT"], "known: copy, grammar, "),
-        (["train", "no.toml", "--out", "OUT"], "no.toml: No such file"),
+        (["train", "no.toml", "--out", "OUT"], "no.toml: no such file"),
         (["train", "your-files", "--out", "OUT"], "give --source and --target"),
         (["prepare", "your-files", "--out", "OUT"], "give --source and"),
         (["prepare", "--out", "OUT"], "RECIPE"),
         (["prepare", "nope", "--out", "OUT"], "unknown recipe, 'nope'"),
         (["prepare", "copy"], "--out"),
         (["train", "a\0b", "--out", "OUT"], "unknown recipe"),
-        (["train", "a\0.toml", "--out", "OUT"], "null"),
+        (["train", "a\0.toml", "--out", "OUT"], "no such file"),
         (["train", "copy", "--out", "a\0b"], "null"),
         (["train", "copy", "--out", "/proc/x/y", *COPY], "/proc/x"),
         (["train", "copy", "--out", "/dev/null", *COPY], "/dev/null"),
@@ -722,13 +847,20 @@ def test_bad_arguments(tmp_path, arguments, message):
     ("change", "message"),
     [
         ("steps", "expected key=value"),
-        ("steps=x", "steps: 'x', expected int"),
-        ("steps=0", "steps: 0, expected more than 0"),
+        ("steps=x", "steps: 'x', expected an int"),
+        ("steps=0", "steps: 0, expected at least 1"),
         ("seed=1", "corpus.seed or training.seed"),
         ("stepz=1", "did you mean 'steps'?"),
         ("training.seed=" + "9" * 30, "seed: 9999"),
         ("batch_tokens=5", "batch_tokens: 5, expected at least 13"),
-        ("d_model=1000000000", "model: no memory for"),
+        ("d_model=1000000000", "d_model: 1000000000, expected at most"),
+        ("d_model=100000", "model: no memory for"),
+        ("workers=4294967296", "workers: 4294967296, expected at most 64"),
+        ("accumulate=2147483648", "accumulate: 2147483648, expected"),
+        ("layers=2147483648", "layers: 2147483648, expected at most"),
+        ("train_size=2147483648", "train_size: 2147483648, expected"),
+        ("steps=" + "9" * 5000, "steps: '999"),
+        ("z" * 9999 + "=1", "unknown key, 'zzz"),
         ("heads=3", "heads"),
         ("dropout=high", "dropout: 'high', expected"),
         ("max_length=1", "none left"),
@@ -1026,7 +1158,10 @@ def ends_as_if_never_stopped(folder, step, tmp_path):
 
 
 def test_sigterm_to_a_real_process(tmp_path):
-    """What a cluster sends: it saves, says so, and goes on later."""
+    """What a cluster sends: it saves, says so, and goes on later.
+
+    The exit code is not that of success, for what comes after ``&&``.
+    """
     folder = tmp_path / "run"
     more = changes(steps=100000, checkpoint_every=100000, log_every=1)
     with start("train", "copy", "--out", folder, *COPY, *more) as process:
@@ -1035,7 +1170,7 @@ def test_sigterm_to_a_real_process(tmp_path):
                 process.send_signal(signal.SIGTERM)
                 break
         out, err = process.communicate()
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, err) == (128 + signal.SIGTERM, "")
     step = list_checkpoints(folder / "checkpoints")[-1].name.removeprefix(
         "step-"
     )
@@ -1083,10 +1218,29 @@ def test_ctrl_c(tmp_path, presses):
     process.close()
     ours.close()
     there = list_checkpoints(folder / "checkpoints")
-    if code == 0:  # two may arrive as one
-        assert "Stopped at update " in said.read_text()
+    assert code == 128 + signal.SIGINT
+    if "Stopped at update " in said.read_text():  # two may arrive as one
         step = int(there[-1].name.removeprefix("step-"))
         assert step > 3
         ends_as_if_never_stopped(folder, step, tmp_path)
     else:
-        assert presses == 2 and code in (1, 130) and not there
+        assert presses == 2 and not there
+
+
+@pytest.mark.parametrize("module", ["typer", "numpy", "torch._C", "tokenizers"])
+def test_ctrl_c_while_modules_are_loaded(tmp_path, module):
+    """Ends the process at once, without a traceback."""
+    command = [sys.executable, "-X", "importtime", "-m"]
+    command += ["transformer_annotated", "train", "copy", "--out", tmp_path]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=SETTING, cwd=ROOT
+    ) as process:
+        for line in process.stderr:
+            if line.split("|")[-1].strip().startswith(module):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+    signal.signal(signal.SIGINT, before)
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+    assert all(line.startswith("import time:") for line in rest.splitlines())

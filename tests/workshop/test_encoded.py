@@ -308,7 +308,7 @@ def test_damaged_encodings_are_noticed_and_made_again(tmp_path, name):
             (folder / name).write_bytes(
                 content[:-3] if damage == "cut" else b""
             )
-        with pytest.raises(CorpusError, match=r"damaged|is missing"):
+        with pytest.raises(CorpusError, match=r"damaged|no such file"):
             EncodedPairs.open(folder)
         tokenizer = Letters()
         encode_pairs(PAIRS, tokenizer, folder, "en", "de")
@@ -386,3 +386,66 @@ def test_our_own_forms_earn_their_place():
     for row in library:
         spent = row["cpu_microseconds_a_sentence"]
         assert 2 * cached["cpu_microseconds_a_sentence"] < spent
+
+
+BAD_HEADERS = [
+    "{'descr': '<u2', 'fortran_order': False, 'shape': (9,)",
+    "{'descr': '<u2', 'fortran_order': False, 'shape': (-9,), }",
+    "{'descr': '|O', 'fortran_order': False, 'shape': (9,), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (9,), }",
+    "{'descr': '<u2', 'fortran_order': False, 'shape': (3, 3), }",
+    "{'descr': '<u2', 'fortran_order': False, 'shape': (10**99,), }",
+    "{'descr': '<u2', 'fortran_order': False, 'shape': (" + "9" * 99 + ",), }",
+    "(" * 200,
+    3 * "'",
+    "\\",
+    "{[]: 1}",
+    "\0",
+]
+
+
+@pytest.mark.parametrize("header", BAD_HEADERS)
+@pytest.mark.parametrize("name", ["source", "target_starts"])
+def test_damaged_headers_are_damage(tmp_path, header, name):
+    """Numpy reads them as Python, and fails as Python does."""
+    folder = tmp_path / "e"
+    encode_pairs(PAIRS, Letters(), folder, "en", "de")
+    file = folder / f"{name}.npy"
+    content = file.read_bytes()
+    text = header.encode().ljust(len(content[10:128]))[:118]
+    file.write_bytes(content[:10] + text + content[128:])
+    with pytest.raises(CorpusError, match="damaged; delete the folder"):
+        EncodedPairs.open(folder)
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04", b"\x80\x04", b"\x93NUMPY"])
+def test_other_files_are_no_arrays(tmp_path, content):
+    """Neither archives nor pickles, which numpy would open by their bytes."""
+    folder = tmp_path / "e"
+    encode_pairs(PAIRS, Letters(), folder, "en", "de")
+    (folder / "source.npy").write_bytes(content * 50)
+    with pytest.raises(CorpusError, match="damaged"):
+        EncodedPairs.open(folder)
+
+
+def test_pipes_are_no_arrays(tmp_path):
+    """Nobody waits for what may never come."""
+    folder = tmp_path / "e"
+    for name in ("source.npy", "about.json"):
+        encode_pairs(PAIRS, Letters(), folder, "en", "de")
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        with pytest.raises(CorpusError, match=f"{name}: expected a regular"):
+            EncodedPairs.open(folder)
+        (folder / name).unlink()
+
+
+def test_starts_that_go_back_are_damage(tmp_path):
+    """The ends fit, and what lies between does not."""
+    folder = tmp_path / "e"
+    encode_pairs(PAIRS, Letters(), folder, "en", "de")
+    starts = np.load(folder / "source_starts.npy")
+    starts[1], starts[2] = starts[2], starts[1]
+    np.save(folder / "source_starts.npy", starts)
+    with pytest.raises(CorpusError, match="damaged"):
+        EncodedPairs.open(folder)

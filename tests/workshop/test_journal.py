@@ -33,6 +33,51 @@ def test_the_journal_drops_what_is_to_come_again(tmp_path):
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
+ODD = {
+    "no JSON": "loss 3.5",
+    "no table": "[1, 2]",
+    "no step": '{"loss": 3.5}',
+    "another step": '{"step": 2, "step": null}',
+    "no UTF-8": "\udcff\udcfe",
+    "zeros": "\0" * 40,
+    "too deep": "[" * 100_000,
+    "too long": "9" * 5000,
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_a_damaged_line_takes_no_other_with_it(tmp_path, capsys, odd):
+    """The file as it was is kept, and that is said."""
+    file = tmp_path / "metrics.jsonl"
+    lines = [f'{{"step": {step}, "more": {{"a": 1}}}}' for step in (1, 2, 3)]
+    text = "\n".join([lines[0], odd, *lines[1:], ""])
+    file.write_text(text, errors="surrogateescape")
+    before = file.read_bytes()
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
+    for number in (1, 2):  # a second copy does not replace the first
+        file.write_bytes(before)
+        Journal(tmp_path, step=2)
+        assert file.read_text().splitlines() == lines[:2]
+        copy = tmp_path / f"metrics.damaged-{number}.jsonl"
+        assert copy.read_bytes() == before
+        assert capsys.readouterr().err == (
+            f"warning: {file}, line 2: damaged, and left out; the file as it "
+            f"was is {copy.name}\n"
+        )
+
+
+def test_metrics_that_are_no_file_are_refused_at_once(tmp_path):
+    """A pipe nobody writes to, zeros without end, a link to nothing."""
+    file = tmp_path / "metrics.jsonl"
+    os.mkfifo(tmp_path / "pipe")
+    for target in (tmp_path / "pipe", "/dev/zero", tmp_path, "nothing", file):
+        file.symlink_to(target)
+        for reading in (read_metrics, Journal):
+            with pytest.raises(ValueError, match=r"metrics\.jsonl: "):
+                reading(tmp_path)
+        file.unlink()
+
+
 @given(cut=st.integers(0, 60))
 def test_a_journal_cut_anywhere_can_be_read(tmp_path_factory, cut):
     """Whole lines are kept, and what is added starts a line."""
@@ -82,8 +127,12 @@ def test_tensorboard(tmp_path):
 
 
 def test_no_tensorboard_unless_asked(uninterrupted):
-    """A run's folder holds metrics and checkpoints."""
-    assert set(os.listdir(uninterrupted)) == {"metrics.jsonl", "checkpoints"}
+    """A run's folder holds metrics, checkpoints and a lock."""
+    assert set(os.listdir(uninterrupted)) == {
+        "metrics.jsonl",
+        "checkpoints",
+        ".lock",
+    }
 
 
 SMI = """#!/bin/sh

@@ -1,5 +1,7 @@
 """Text in, text out: in order, whole, and with the lid open."""
 
+import os
+import re
 import subprocess
 import sys
 
@@ -401,3 +403,90 @@ def test_ids_are_shown_by_name(translator):
     shown = translator.tokenizer.to_tokens(ids)
     assert shown[0] == "<s>" and shown[-3:] == ["</s>", "<pad>", "<unk>"]
     assert "".join(shown[1:-3]).replace("▁", " ") == "den Hund"
+
+
+def test_a_text_beyond_reason_is_refused_at_once(translator):
+    """Before the model sees it; from a list, its place is named."""
+    for text in ("word " * 2000, "x" * 100_000, "ä" * 10_000_000):
+        with pytest.raises(ValueError, match=r"^text 0: more than 1,000 tok"):
+            translator.translate(text)
+        with pytest.raises(ValueError, match="text 0: more than"):
+            translator.n_best(text)
+        with pytest.raises(ValueError, match="text 0: more than"):
+            translator.explain(text)
+    with pytest.raises(ValueError, match="text 1: more than 1,000 tokens; tr"):
+        translator.translate(["Hallo", "x" * 100_000])
+
+
+def test_lines_beyond_reason_are_cut_and_counted():
+    """What is left is translated as if nothing had come after it."""
+    translator = a_translator(learned_positions=9)
+    assert translator.max_length == 8
+    text = "01234567"  # a token each
+    wanted = translator.translate(text, extra_length=1)
+    lines = [text, text + "8", text + "8" * 100_000, "9"]
+    found = [*translator.translate_lines(lines, extra_length=1)]
+    assert found[:3] == 3 * [wanted] and translator.truncated == 2
+    assert a_translator().max_length == 1000
+
+
+def test_a_wide_beam_has_small_batches(translator, monkeypatch):
+    """Rows of a batch are hypotheses, and memory is for rows."""
+    seen = []
+
+    def look(model, src, beam, **search):
+        seen.append(src.numel() * beam)
+        return beam_search(model, src, beam, **search)
+
+    monkeypatch.setattr(
+        "transformer_annotated.workshop.translator.beam_search", look
+    )
+    translator.translate(TEXTS * 20, beam=50, extra_length=0, max_tokens=200)
+    longest = max(map(len, translator._encode(TEXTS, ""))) + 1
+    assert max(seen) <= max(4 * 200, 50 * longest)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("d_ff = 999999999999", r"\[model\] d_ff: 999999999999, expected at m"),
+        ("d_ff = 1048576", r"\[model\]: no memory for [\d,]+ parameters; to"),
+        ("layers = 10000", r"\[model\] layers: 10000, expected at most 1,000"),
+    ],
+)
+def test_a_model_that_no_machine_holds(tmp_path, change, message, monkeypatch):
+    """Refused by its configuration, before anything is built."""
+    a_translator().save(tmp_path)
+    monkeypatch.setattr(
+        "transformer_annotated.workshop.memory.Transformer", None
+    )
+    config = tmp_path / "config.toml"
+    key = change.partition(" ")[0]
+    text = re.sub(rf"(?m)^{key} = .*$", change, config.read_text())
+    if "memory" in message:
+        text = text.replace("[model]", "[model]\nd_k = 131072\nd_v = 131072")
+        text = re.sub(r"(?m)^(d_model|layers) = .*$", "", text).replace(
+            "[model]", "[model]\nd_model = 131072\nlayers = 1000"
+        )
+    config.write_text(text)
+    with pytest.raises(ValueError, match=rf"^{config}: {message}"):
+        Translator.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.toml", "tokenizer.json", "model.safetensors"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop"])
+def test_what_is_no_file_is_refused_at_once(tmp_path, name, kind):
+    """Nobody waits for a pipe, or reads zeros without end."""
+    a_translator().save(tmp_path)
+    path = tmp_path / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else path)
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        Translator.load(tmp_path)

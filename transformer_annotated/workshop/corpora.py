@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .checks import check_at_least, unknown_name
+from transformer_annotated.workshop.checks import (
+    check_at_least,
+    check_within,
+    unknown_name,
+)
 from .files import CorpusError
 from transformer_annotated.workshop.parallel import (
     FilePairs,
@@ -345,8 +349,9 @@ def load_corpus(
         usual = {"train": 20_000, "valid": 1_000, "test": 1_000}
         sizes = {split: usual[split] if size is None else size
                  for split, size in sizes.items()}
-        check_at_least(1, **{f"{split}_size": size
-                             for split, size in sizes.items()})
+        for split, size in sizes.items():       # all of it is in memory
+            check_at_least(1, **{f"{split}_size": size})
+            check_within(1, 10**6, **{f"{split}_size": size})
         languages = _direction(_DRAWN[key], source, target)
         splits = (_toy(key, sizes, seed) if key != "grammar" else
                   _drawn(sizes, languages[0], depth, seed))

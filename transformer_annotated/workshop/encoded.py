@@ -26,7 +26,11 @@ from transformer_annotated.text import (
     load_tokenizer,
 )
 from .checks import check_at_least, check_rate
-from .files import CorpusError, replace_folder
+from transformer_annotated.workshop.files import (
+    CorpusError,
+    existing_file,
+    replace_folder,
+)
 from .parallel import digest_of, has_text
 
 # %% ../../notebooks/workshop/corpora.ipynb #781f1d54
@@ -42,21 +46,20 @@ class EncodedPairs:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         try:
-            self.metadata = json.loads((self.folder / "about.json").read_text())
+            about = existing_file(self.folder / "about.json", largest=10**6)
+            self.metadata = json.loads(about.read_text(encoding="utf-8"))
             (self._source, self._source_starts, self._target,
              self._target_starts) = (
-                np.load(self.folder / f"{name}.npy", mmap_mode="r").view(
-                    np.ndarray) for name in _ARRAYS)
-            fits = all(len(starts) == self.metadata["pairs"] + 1
-                       and len(ids) == starts[-1] for ids, starts in (
-                           (self._source, self._source_starts),
-                           (self._target, self._target_starts)))
-        except FileNotFoundError as error:
-            raise CorpusError(f"{folder}: no encoded pairs here "
-                              f"({Path(error.filename).name} is missing)"
+                _open_array(self.folder / f"{name}.npy") for name in _ARRAYS)
+            fits = _are_counts(self.metadata) and all(
+                _fit(ids, starts, self.metadata["pairs"])
+                for ids, starts in ((self._source, self._source_starts),
+                                    (self._target, self._target_starts)))
+        except CorpusError as problem:          # no file, or none at all
+            raise CorpusError(f"{folder}: no encoded pairs here ({problem})"
                               ) from None
-        except (OSError, EOFError, ValueError, KeyError, TypeError):
-            fits = False
+        except Exception:       # numpy's parser is Python's own, with all of
+            fits = False        # its errors; the file is from anyone
         if not fits:
             raise CorpusError(f"{folder}: damaged; delete the folder, and "
                               "encode the pairs again")
@@ -104,6 +107,27 @@ class EncodedPairs:
 
 # %% ../../notebooks/workshop/corpora.ipynb #a492c4b3
 _ARRAYS = ("source", "source_starts", "target", "target_starts")
+
+
+def _open_array(path: Path) -> np.ndarray:
+    """An array on disk, which is read where it is looked at."""
+    return np.lib.format.open_memmap(existing_file(path), mode="r").view(
+        np.ndarray)
+
+
+def _fit(ids: np.ndarray, starts: np.ndarray, pairs: int) -> bool:
+    """Whether these can be the ids of so many sentences, none empty."""
+    return (ids.ndim == starts.ndim == 1 and len(starts) == pairs + 1
+            and ids.dtype in (np.uint16, np.uint32)
+            and starts.dtype == np.int64 and starts[0] == 0
+            and starts[-1] == len(ids) and bool((np.diff(starts) > 0).all()))
+
+
+def _are_counts(metadata: dict) -> bool:
+    """Whether all numbers that are asked for later are there, and whole."""
+    return metadata["pairs"] > 0 and all(
+        type(metadata[name]) is int and metadata[name] >= 0
+        for name in ("pairs", "empty", "too_long", "vocab_size"))
 
 
 def _slice(ids: np.ndarray, starts: np.ndarray, index: int) -> np.ndarray:

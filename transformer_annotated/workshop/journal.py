@@ -9,6 +9,8 @@ __all__ = ['Journal', 'read_metrics', 'gpu_stats', 'ProgressReporter']
 import json
 import math
 import os
+import shutil
+import sys
 import time
 import warnings
 from contextlib import AbstractContextManager
@@ -17,7 +19,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from .checks import TrainingError
-from .files import write_atomically
+from .files import existing_file, write_atomically
 
 # %% ../../notebooks/workshop/checkpoints.ipynb #4ee0a0d5
 class Journal:
@@ -34,9 +36,12 @@ class Journal:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "metrics.jsonl"
-        kept = [row for row in read_metrics(folder) if row["step"] <= step]
-        write_atomically(self.path,
-                         "".join(json.dumps(row) + "\n" for row in kept))
+        rows = _read_rows(self.path)
+        if None in rows[:-1]:
+            _keep_copy(self.path, rows.index(None) + 1)
+        write_atomically(self.path, "".join(
+            json.dumps(row) + "\n" for row in rows
+            if row is not None and row["step"] <= step))
         self.board = None
         if tensorboard:
             try:
@@ -64,14 +69,33 @@ class Journal:
 
 
 def read_metrics(folder: Path) -> list[dict]:
-    """The lines of a run's ``metrics.jsonl``; a torn last line is left out."""
-    path, rows = Path(folder) / "metrics.jsonl", []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    """The lines of a run's ``metrics.jsonl``; damaged ones are left out."""
+    rows = _read_rows(Path(folder) / "metrics.jsonl")
+    return [row for row in rows if row is not None]
+
+# %% ../../notebooks/workshop/checkpoints.ipynb #9012065a
+def _read_rows(path: Path) -> list[dict | None]:
+    """The lines of a journal, None for those that are damaged."""
+    rows = []
+    if os.path.lexists(path):
+        lines = existing_file(path).read_bytes().split(b"\n")
+        for line in lines if lines[-1] else lines[:-1]:
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            fits = isinstance(row, dict) and type(row.get("step")) is int
+            rows.append(row if fits else None)
     return rows
+
+
+def _keep_copy(path: Path, line: int) -> None:
+    """Keep a damaged journal as it is, and say so."""
+    copies = (path.with_suffix(f".damaged-{i}.jsonl") for i in range(1, 10**6))
+    copy = next(copy for copy in copies if not copy.exists())
+    write_atomically(copy, lambda draft: shutil.copyfile(path, draft))
+    print(f"warning: {path}, line {line}: damaged, and left out; the file as "
+          f"it was is {copy.name}", file=sys.stderr)
 
 # %% ../../notebooks/workshop/checkpoints.ipynb #a4ef95a9
 def gpu_stats() -> list[dict[str, float]]:

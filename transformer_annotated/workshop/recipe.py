@@ -6,6 +6,7 @@
 __all__ = ['CorpusConfig', 'TokenizerConfig', 'Recipe', 'read_recipe', 'PreparedData', 'prepare', 'run_recipe']
 
 # %% ../../notebooks/workshop/recipe.ipynb #9d2195b1
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,11 +17,7 @@ import torch
 from filelock import FileLock
 
 from ..distributed import SINGLE, Worker
-from transformer_annotated.model import (
-    Transformer,
-    TransformerConfig,
-    parameter_count,
-)
+from ..model import TransformerConfig
 from transformer_annotated.text import (
     BPETokenizer,
     WordTokenizer,
@@ -29,12 +26,7 @@ from transformer_annotated.text import (
     train_word_tokenizer,
 )
 from ..training import TrainingConfig, TrainState, train
-from transformer_annotated.workshop.checks import (
-    check_at_least,
-    check_rate,
-    check_types,
-    unknown_name,
-)
+from .checks import check_fields, unknown_name
 from transformer_annotated.workshop.corpora import (
     Corpus,
     corpus_from_files,
@@ -47,6 +39,7 @@ from transformer_annotated.workshop.files import (
     recipe_names,
     write_toml,
 )
+from .memory import build_model, check_memory
 from .parallel import file_states, has_changed
 
 # %% ../../notebooks/workshop/recipe.ipynb #b5fc3128
@@ -89,7 +82,7 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be meant."""
-        check_types(self)
+        check_fields(self)
 
     def load(self) -> Corpus:
         """The corpus that the table names, or the one in its files."""
@@ -144,9 +137,7 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be meant."""
-        check_types(self)
-        check_at_least(1, max_length=self.max_length)
-        check_rate(bpe_dropout=self.bpe_dropout)
+        check_fields(self)
         if self.kind not in ("byte-pairs", "words"):
             raise ValueError(f"kind: {self.kind!r}, expected 'byte-pairs' or "
                              "'words'")
@@ -261,14 +252,14 @@ def _apply(tables: dict[str, dict], change: str) -> None:
     key, equals, value = change.partition("=")
     table, dot, name = key.strip().rpartition(".")
     if not equals or not name:
-        raise ValueError(f"--set {change}: expected key=value")
+        raise ValueError(f"--set {change:.80}: expected key=value")
     holders = [t for t in _TABLES if name in _known_keys(t)]
     if not dot and len(holders) > 1:
-        raise ValueError(f"--set {change}: several tables have {name!r}; say "
-                         + " or ".join(f"{t}.{name}" for t in holders))
+        raise ValueError(f"--set {change:.80}: several tables have {name!r}; "
+                         "say " + " or ".join(f"{t}.{name}" for t in holders))
     if not dot and not holders:
         known = [key for t in _TABLES for key in _known_keys(t)]
-        raise ValueError(f"--set {change}: "
+        raise ValueError(f"--set {change:.80}: "
                          + unknown_name("key", name, known))
     tables.setdefault(table if dot else holders[0], {})[name] = _value(value)
 
@@ -277,7 +268,7 @@ def _value(text: str) -> object:
     """A value as TOML writes it; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text.strip()}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text.strip()
 
 # %% ../../notebooks/workshop/recipe.ipynb #dd075d4d
@@ -308,7 +299,7 @@ def prepare(recipe: Recipe, folder: Path) -> PreparedData:
     fit a new vocabulary. A file that is gone is not missed.
     """
     note = folder / "prepared.toml"
-    if not note.exists():
+    if not os.path.lexists(note):               # a link to nothing is one
         if (folder / "config.toml").exists():
             raise ValueError(f"{folder}: holds a run; choose another folder "
                              "for data")
@@ -317,6 +308,7 @@ def prepare(recipe: Recipe, folder: Path) -> PreparedData:
             if not note.exists():               # nobody was here before us
                 write_toml(note, _prepare(recipe, folder))
     there = read_toml(note)
+    _check_note(there, note)
     _check_prepared(there, recipe, folder)
     valid = folder / "valid"
     return PreparedData(load_tokenizer(folder / "tokenizer.json"),
@@ -349,6 +341,21 @@ def _prepare(recipe: Recipe, folder: Path) -> dict[str, dict]:
     return note | {"files": files}
 
 # %% ../../notebooks/workshop/recipe.ipynb #b3620a9f
+def _check_note(there: dict, note: Path) -> None:
+    """Refuse a note that cannot have been written here."""
+    corpus, tokens, files = (there.get(table, {}) for table in (
+        "corpus", "tokenizer", "files"))
+    fits = all(isinstance(x, dict) for x in (corpus, tokens, files)) and all(
+        type(corpus.get(side, "")) is str for side in ("source", "target")
+    ) and all(isinstance(state, dict) and {
+        name: type(value) for name, value in state.items()
+    } == {"size": int, "modified": int, "digest": str}
+        for state in files.values())
+    if not fits:
+        raise ValueError(f"{note}: damaged; delete {note.parent}, and prepare "
+                         "the data again")
+
+
 def _check_prepared(there: dict, recipe: Recipe, folder: Path) -> None:
     """Refuse data of another recipe, or of files that have changed since."""
     asked, files = _data_tables(recipe), there.pop("files", {})
@@ -388,10 +395,11 @@ def run_recipe(
         worker: Which of several processes this is.
         progress_bar: Whether to show one.
     """
+    check_memory(recipe.model, training=True)       # before hours of this:
     prepared = prepare(recipe, Path(recipe.corpus.prepared or folder / "data"))
-    vocab_size = prepared.tokenizer.vocab_size
-    model = _build(replace(recipe.model, vocab_size=vocab_size),
-                   recipe.training.seed)
+    config = replace(recipe.model, vocab_size=prepared.tokenizer.vocab_size)
+    torch.manual_seed(recipe.training.seed)
+    model = build_model(config, training=True)
 
     def write_down() -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -403,13 +411,3 @@ def run_recipe(
 
     return train(model, prepared.train, prepared.valid, recipe.training,
                  folder, resume, worker, progress_bar, on_start=write_down)
-
-
-def _build(config: TransformerConfig, seed: int) -> Transformer:
-    """A model with the initial values of a seed."""
-    torch.manual_seed(seed)
-    try:
-        return Transformer(config)
-    except RuntimeError as problem:
-        raise ValueError(f"model: no memory for {parameter_count(config):,} "
-                         "parameters") from problem

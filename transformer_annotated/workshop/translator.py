@@ -6,6 +6,7 @@
 __all__ = ['Translation', 'Translator', 'AttentionMaps', 'record_attention']
 
 # %% ../../notebooks/workshop/translator.ipynb #fe7e3f97
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -30,8 +31,8 @@ from transformer_annotated.text import (
     load_tokenizer,
 )
 from transformer_annotated.workshop.checkpoints import (
-    list_checkpoints,
     load_weights,
+    read_checkpoints,
 )
 from .checks import check_at_least, unknown_name
 from transformer_annotated.workshop.files import (
@@ -40,6 +41,7 @@ from transformer_annotated.workshop.files import (
     write_atomically,
     write_toml,
 )
+from .memory import build_model
 
 # %% ../../notebooks/workshop/translator.ipynb #c395282b
 def _read_config(
@@ -65,13 +67,16 @@ def _read_config(
 
 def _load_weights(model: Transformer, folder: Path) -> None:
     """Read the average of a run's checkpoints, or else the last of them."""
-    if not (folder / "model.safetensors").exists():
-        found = list_checkpoints(folder / "checkpoints")
+    def load_last(found: list[Path]) -> None:
         if not found:
             raise ValueError(f"{folder}: neither model.safetensors nor a "
                              "checkpoint; has the training begun?")
-        folder = found[-1]
-    load_weights(model, folder)
+        load_weights(model, found[-1])
+
+    if os.path.lexists(folder / "model.safetensors"):
+        load_weights(model, folder)
+    else:
+        read_checkpoints(folder / "checkpoints", load_last)
 
 # %% ../../notebooks/workshop/translator.ipynb #6bfd5814
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ class Translator:
         tables: Mapping[str, Any],
     ) -> None:
         self.model, self.tokenizer, self.tables = model, tokenizer, tables
+        self.truncated = 0                      # lines cut by translate_lines
         languages = tables.get("corpus", {})
         self.source, self.target = (
             languages.get(side, "") for side in ("source", "target"))
@@ -109,6 +115,12 @@ class Translator:
     def device(self) -> torch.device:
         """Where the model computes."""
         return self.model.embeddings.weight.device
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens that a text may have."""
+        learned = self.model.config.learned_positions
+        return min(1000, learned - 1) if learned else 1000
 
     @classmethod
     def load(
@@ -122,7 +134,7 @@ class Translator:
         tokenizer = load_tokenizer(folder / "tokenizer.json")
         config, tables = _read_config(
             folder / "config.toml", tokenizer.vocab_size)
-        model = Transformer(config).eval()
+        model = build_model(config, f"{folder / 'config.toml'}: [model]").eval()
         _load_weights(model, folder)
         best = "cuda" if torch.cuda.is_available() else "cpu"
         return cls(model.to(device or best), tokenizer, tables)
@@ -143,7 +155,8 @@ class Translator:
     ) -> str | list[str]:
         """Translate a sentence, or any number of sentences.
 
-        ``alpha``, ``offset`` and ``extra_length`` go to
+        A text of more than ``max_length`` tokens is refused. ``alpha``,
+        ``offset`` and ``extra_length`` go to
         :func:`~transformer_annotated.decoding.beam_search`.
         """
         single = isinstance(text, str)
@@ -165,7 +178,8 @@ class Translator:
         """Translate lines as they come, in order, ``buffer_size`` at a time.
 
         A line that cannot be read ends it, but not before all lines that came
-        first have been translated.
+        first have been translated. One of more than ``max_length`` tokens is
+        cut there, and counted in ``truncated``.
         """
         check_at_least(1, buffer_size=buffer_size)
         lines, problem = iter(lines), None
@@ -177,7 +191,7 @@ class Translator:
                 problem = found
             if not chunk:
                 break
-            yield from self.translate(chunk, **search)
+            yield from self.translate(chunk, truncate=True, **search)
         if problem is not None:
             raise problem
 
@@ -205,31 +219,45 @@ class Translator:
             *map(torch.cat, (seen[:n], seen[n::2], seen[n + 1::2])))
 
     def _search(
-        self, texts: Iterable[str], max_tokens: int = 2048, **search: float
+        self, texts: Iterable[str], beam: int = 4, max_tokens: int = 2048,
+        truncate: bool = False, **search: float,
     ) -> list[list[Hypothesis | None]]:
         """Hypotheses for each text, in order; ``[None]`` for an empty one."""
-        sources = self._encode(texts, self.source)
+        check_at_least(1, beam=beam)
+        sources = self._encode(texts, self.source, truncate)
         lengths = np.array([len(ids) for ids in sources], dtype=np.int64)
         found: list[list[Hypothesis | None]] = [[None] for _ in sources]
         order = np.argsort(-lengths, kind="stable")[:np.count_nonzero(lengths)]
         if len(order):
-            most = max(max_tokens, int(lengths.max()) + 1)
+            most = max(max_tokens * 4 // max(beam, 4),     # a wide one has rows
+                       int(lengths.max()) + 1)
             for rows in cut_into_batches(order, lengths, lengths, most):
                 src = collate([sources[row] for row in rows])      # (B, S)
                 answers = beam_search(
-                    self.model, src.to(self.device), **search)
+                    self.model, src.to(self.device), beam=beam, **search)
                 for row, answer in zip(rows, answers, strict=True):
                     found[row] = answer
         return found
 
-    def _encode(self, texts: Iterable[str], language: str) -> list[list[int]]:
+    def _encode(
+        self, texts: Iterable[str], language: str, truncate: bool = False
+    ) -> list[list[int]]:
         """The ids of texts, with single blanks between words."""
-        texts = list(texts)
+        most, lines = self.max_length, []
         for text in texts:
             if not isinstance(text, str):
                 raise ValueError(f"text: {type(text).__name__}, expected str")
-        return self.tokenizer.encode_batch(
-            [" ".join(text.split()) for text in texts], language)
+            lines.append(" ".join(text.split()))
+        found = self.tokenizer.encode_batch(        # what is cut anyway, not
+            [line[:100 * most + 1] for line in lines], language)
+        for i, (line, ids) in enumerate(zip(lines, found, strict=True)):
+            if len(ids) > most or len(line) > 100 * most:
+                if not truncate:
+                    raise ValueError(f"text {i}: more than {most:,} tokens; "
+                                     "translate it sentence by sentence")
+                self.truncated += 1
+                del ids[most:]
+        return found
 
     def _decode(self, found: Hypothesis) -> str:
         """The text of a hypothesis, in one line whatever its bytes say."""
