@@ -42,7 +42,7 @@ def first_run(rate: float) -> tuple[Transformer, set[str], list[float]]:
     torch.manual_seed(SEED)
     model = Transformer(
         TransformerConfig(
-            vocab_size=29, layers=1, d_model=64, d_ff=128, heads=4
+            vocab_size=29, layers=1, d_model=64, d_ff=128, heads=2
         )
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
