@@ -15,6 +15,7 @@ import prose
 MOST_WORDS, MOST_LINES, ALL_WORDS = 3000, 200, 32_000
 ROAD = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 EACH_CHAPTER = pytest.mark.parametrize("path", ROAD, ids=lambda p: p.stem)
+TO_COME = {"4"}  # sections of the paper whose chapters are not written yet
 NUMBER = re.compile(r"\d(?:\.\d)*")
 
 
@@ -42,7 +43,7 @@ def done_rows():
         (section["number"], row)
         for section in ledger.load(ROOT / "book" / "ledger.toml")
         for row in section["row"]
-        if row.get("tests")
+        if row.get("tests") and section["number"] not in TO_COME
     ]
 
 
