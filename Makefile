@@ -35,6 +35,8 @@ test: .venv/ready browser  ## Check everything.
 
 test-anywhere: .venv/ready  ## Test as on other machines (ten minutes): instructions, threads, order, folders.
 	$(BIN)/python tests/anywhere.py
+	$(STEP) "What notebooks print here (-) and as on an older processor (+)"
+	$(BIN)/python tests/outputs.py
 
 crash: N ?= 100
 crash: .venv/ready  ## Kill runs at random moments: make crash N=100 (ten minutes).

@@ -210,7 +210,7 @@ def test_slider_and_tick_box_change_the_chart(visit, name):
         ("notebooks/09_text", 1),
         ("notebooks/12_optimizer", 3),
         ("notebooks/13_loss", 3),
-        ("notebooks/11_distributed", 3),
+        ("notebooks/11_distributed", 1),
         ("notebooks/15_decoding", 2),
         ("notebooks/16_evaluation", 1),
     ],

@@ -2,14 +2,11 @@
 
 import importlib
 import re
-import sys
 
+import ledger
 import pytest
 
 from tests.site import ROOT
-
-sys.path.insert(0, str(ROOT / "book" / "_ext"))
-import ledger
 
 SECTIONS = ledger.load(ROOT / "book" / "ledger.toml")
 ROWS = [

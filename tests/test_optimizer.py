@@ -115,7 +115,7 @@ def test_rate_rises_to_the_peak_and_then_falls(d_model, warmup, factor, step):
 def test_sizes_below_one_are_refused(name, value):
     """Above all step 0, where the formula has no value."""
     arguments = {"step": 1, "d_model": 512, "warmup": 4000, name: value}
-    with pytest.raises(ValueError, match=f"^{name}: {value}, expected at"):
+    with pytest.raises(ValueError, match=f"^{name}: {value}, expected a"):
         noam_rate(**arguments)
 
 

@@ -1,20 +1,18 @@
 """The road is the paper: its sections, its statements, and nothing too long."""
 
 import re
-import sys
 
+import ledger
+import prose
 import pytest
 import yaml
 
 from tests.site import ROOT
 
-sys.path.insert(0, str(ROOT / "book" / "_ext"))
-import ledger
-import prose
-
 MOST_WORDS, MOST_LINES, ALL_WORDS = 3000, 200, 32_000
 ROAD = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 EACH_CHAPTER = pytest.mark.parametrize("path", ROAD, ids=lambda p: p.stem)
+TO_COME = {"4"}  # sections of the paper whose chapters are not written yet
 NUMBER = re.compile(r"\d(?:\.\d)*")
 
 
@@ -42,7 +40,7 @@ def done_rows():
         (section["number"], row)
         for section in ledger.load(ROOT / "book" / "ledger.toml")
         for row in section["row"]
-        if row.get("tests")
+        if row.get("tests") and section["number"] not in TO_COME
     ]
 
 
@@ -101,3 +99,13 @@ def test_next_walks_through_the_paper_in_order():
     files = [c["file"] for part in toc["parts"] for c in part["chapters"]]
     road = [f"notebooks/{path.stem}" for path in ROAD]
     assert files[: len(road)] == road
+
+
+def test_every_reference_is_whole():
+    """Each entry of the bibliography has its braces, and a key of its own."""
+    text = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
+    entries = re.split(r"\n(?=@)", text)
+    for entry in entries:
+        assert entry.count("{") == entry.count("}"), entry
+    keys = re.findall(r"^@\w+\{(.+?),", text, re.MULTILINE)
+    assert len(keys) == len(set(keys)) == len(entries)

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tests.site import ROOT
 from transformer_annotated import text
 from transformer_annotated.text import (
     BOS,
@@ -25,6 +26,7 @@ from transformer_annotated.text import (
     train_bpe,
     train_word_tokenizer,
 )
+from transformer_annotated.workshop.files import load_result
 
 ENGLISH = [
     "The ship sails down the river; the river is wide.",
@@ -565,3 +567,25 @@ def test_types():
     assert isinstance(BPE, BPETokenizer) and isinstance(WORDS, WordTokenizer)
     assert {type(i) for i in BPE.encode("ship")} == {int}
     assert {type(i) for i in WORDS.encode("the ship", "en")} == {int}
+
+
+# The first run
+
+
+def test_the_first_run_was_repeated_at_other_rates():
+    """The experiment has the chapter's loop; the chapter's rate copies all."""
+    chapter = json.loads((ROOT / "notebooks/09_text.ipynb").read_text("utf-8"))
+    (loop,) = (
+        "".join(cell["source"]).partition("\nfor _ in range(")[2]
+        for cell in chapter["cells"]
+        if "seen, losses = set(), []\n" in cell["source"]
+    )
+    steps, _, body = loop.partition("):\n")
+    lines = [line.partition("  #")[0].strip() for line in body.splitlines()]
+    source = (ROOT / "experiments" / "first_run.py").read_text("utf-8")
+    for line in lines[1:]:
+        assert line.replace("128", "LINES") in source
+    result = load_result("first_run")
+    copied = {row["rate"]: row["copied"] for row in result["rows"]}
+    assert result["updates"] == int(steps)
+    assert copied[0.001] == result["tested"] > max(copied[0.0001], copied[0.03])

@@ -4,10 +4,10 @@ import ast
 import inspect
 from pathlib import Path
 
+import prose
 import pytest
 
 import transformer_annotated
-from tests import prose
 from tests.site import ROOT
 from transformer_annotated.charts.source import body_of
 

@@ -71,7 +71,7 @@ def padding_fraction(
     batches: Sequence[np.ndarray], source_lengths: np.ndarray,
     target_lengths: np.ndarray,
 ) -> float:
-    """What share of the batches' cells, both sides together, is padding."""
+    """What fraction of the batches' cells, of both sides, is padding."""
     real = cells = 0
     for lengths in (source_lengths, target_lengths):
         for rows in batches:

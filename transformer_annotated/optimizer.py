@@ -12,6 +12,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from .workshop.checks import check_at_least
+
 # %% ../notebooks/12_optimizer.ipynb #143bdf6b
 def adam(
     parameters: Iterable[Tensor],
@@ -42,10 +44,7 @@ def noam_rate(
         warmup: How many updates the rise takes.
         factor: What the whole is multiplied with; 1 in the paper.
     """
-    for name, value in (("step", step), ("d_model", d_model),
-                        ("warmup", warmup)):
-        if not value >= 1:
-            raise ValueError(f"{name}: {value}, expected at least 1")
+    check_at_least(1, step=step, d_model=d_model, warmup=warmup)
     if not 0 < factor < math.inf:
         raise ValueError(f"factor: {factor}, expected a positive number")
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)

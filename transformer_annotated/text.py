@@ -30,13 +30,9 @@ from transformer_annotated.workshop.checks import (
 )
 from .workshop.files import existing_file, write_atomically
 
-# %% ../notebooks/09_text.ipynb #0d2342c4
-SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
-PAD, BOS, EOS, UNK = 0, 1, 2, 3
-
 # %% ../notebooks/09_text.ipynb #6a28c660
 def _splitter(language: str) -> Callable[[str], list[str]]:
-    """What cuts text of a language into words; "" cuts at blanks."""
+    """What cuts text of a language into words; "" cuts at spaces."""
     if not language:
         return str.split
     import spacy
@@ -48,6 +44,10 @@ def _splitter(language: str) -> Callable[[str], list[str]]:
                          f"can tokenize, or \"\" ({error})") from error
     return lambda text: [t.text for t in rules(text) if not t.is_space]
 
+# %% ../notebooks/09_text.ipynb #0d2342c4
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+
 # %% ../notebooks/09_text.ipynb #9e3ab095
 class WordTokenizer:
     """Words of one or several languages, in one vocabulary.
@@ -55,7 +55,7 @@ class WordTokenizer:
     Args:
         frequencies: How often each word was seen.
         languages: The languages, each of which is cut by its own rules; "" is
-            for text to be cut at blanks.
+            for text to be cut at spaces.
         min_frequency: Rarer words are left out, and become ``<unk>``.
     """
 
@@ -95,7 +95,7 @@ class WordTokenizer:
         return [self._encode(text, language) for text in check_texts(texts)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words of ids, with blanks between; specials are left out."""
+        """The words of ids, with spaces between; specials are left out."""
         return " ".join(self.vocab.itos[i]
                         for i in _check_ids(ids, self.vocab_size)
                         if i >= len(SPECIALS))
@@ -169,12 +169,12 @@ def _byte_of_symbol() -> dict[str, int]:
 _CONTROLS = "\x00-\x1f"
 _MARKS = "!-/:-@\\[-`{-\xbf\u2000-\u206f\u3000-\u303f"
 _LETTER = f"[^{_CONTROLS} {_MARKS}0-9]"         # and whatever is left
-_WORD = (f" ?{_LETTER}+"                        # a word with its blank
+_WORD = (f" ?{_LETTER}+"                        # a word with its space
          f"| ?[0-9]+"                           # a number
          f"|'(?:[dmst]|ll|re|ve)(?!{_LETTER})"  # what English contracts
          f"| ?[{_MARKS}]+"                      # punctuation
          f"|[{_CONTROLS}]+"                     # tabs, line ends
-         f"| ")                                 # a blank with nothing after it
+         f"| ")                                 # a space with nothing after it
 
 
 def _untrained() -> Tokenizer:
@@ -188,7 +188,7 @@ def _untrained() -> Tokenizer:
 
 # %% ../notebooks/09_text.ipynb #2449968d
 def _readable(piece: bytes) -> str:
-    """A piece for the eye: blanks as ``▁``, odd bytes as escapes."""
+    """A piece for the eye: spaces as ``▁``, odd bytes as escapes."""
     text = piece.decode(errors="backslashreplace").replace(" ", "▁")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode()
                    for c in text)
@@ -207,12 +207,12 @@ def _check_tokenizer(tokenizer: Tokenizer) -> None:
 class _WordCache(dict):
     """Ids of words that came before; a new word goes to the library."""
 
-    def __init__(self, tokenizer: Tokenizer, blank: str, limit: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, space: str, limit: int) -> None:
         super().__init__()
-        self.tokenizer, self.blank, self.limit = tokenizer, blank, limit
+        self.tokenizer, self.space, self.limit = tokenizer, space, limit
 
     def __missing__(self, word: str) -> list[int]:
-        ids = self.tokenizer.encode(self.blank + word).ids
+        ids = self.tokenizer.encode(self.space + word).ids
         if len(self) < self.limit:
             self[word] = ids
         return ids
@@ -303,7 +303,7 @@ class BPETokenizer:
         return self.tokenizer.decode(_check_ids(ids, self.vocab_size))
 
     def tokenize(self, text: str, language: str | None = None) -> list[str]:
-        """The pieces of a text, with ``▁`` for a blank."""
+        """The pieces of a text, with ``▁`` for a space."""
         return self.to_tokens(self.encode(text))
 
     def to_tokens(self, ids: Iterable[int]) -> list[str]:

@@ -99,7 +99,7 @@ class TrainingConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse values with which nobody can train."""
+        """Refuse values with which training is impossible."""
         _check_training(self)
 
 # %% ../notebooks/14_training.ipynb #316d29fb
@@ -183,7 +183,7 @@ def validate(
     learner: ModelWithLoss, pairs: PairDataset, max_tokens: int,
     bf16: bool = False, worker: Worker = SINGLE, accumulate: int = 1,
 ) -> dict[str, float]:
-    """LossSums, likelihood, perplexity, accuracy and exact match on pairs.
+    """Loss, likelihood, perplexity, accuracy and exact match on pairs.
 
     Batches have up to ``max_tokens`` tokens, in ``accumulate`` parts.
     """
@@ -275,6 +275,7 @@ class TrainState:
         return tired or self.step >= config.steps
 
 
+# %% ../notebooks/14_training.ipynb #8135cfc8
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Start the random numbers of one update at one worker."""
     mixed = np.random.SeedSequence([seed, step, rank])

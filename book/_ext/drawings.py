@@ -15,7 +15,7 @@ from sphinx.transforms import SphinxTransform
 
 FOLDER = "book/figures"
 SHARED_IDS = re.compile(
-    r'((?:id|labelledby|describedby)="|#)(arrow|title|desc)\b'
+    r'((?:id|labelledby|describedby)="|#)(arrow|title|desc|dropout)\b'
 )
 WORDS_A_MINUTE = 180  # of a text that wants to be thought about
 

@@ -1,7 +1,8 @@
 """What a reader of a chapter sees: words of prose and lines of code.
 
 ``python book/_ext/prose.py notebooks/*.ipynb`` prints both. Exercises and their
-solutions do not count, nor does code that is hidden or folded on the page.
+solutions do not count, nor do the card of a chapter and code that is hidden or
+folded on the page.
 """
 
 import json
@@ -17,7 +18,8 @@ HIDDEN = re.compile(
     r"^#\| (hide|code-fold: true|echo: false)\s*$", re.MULTILINE
 )
 NO_PROSE = re.compile(
-    r"\$\$.*?\$\$( \(\S+\))?"  # a display equation
+    r"^:::\{admonition\} This chapter.*?^:::$"  # the card
+    r"|\$\$.*?\$\$( \(\S+\))?"  # a display equation
     r"|^\(\S+\)=$"  # a label
     r"|^[`:]{3,}[^\n]*$|^:[\w-]+:[^\n]*$"  # frames of directives
     r"|\{cite(:\w+)?\}`[^`]*`",

@@ -6,9 +6,8 @@ import vl_convert
 from tests.charts.drawing import drawn, holds
 from transformer_annotated.charts.loss import (
     dropout_map,
-    dropout_places,
     reliability_diagram,
-    smoothing_penalty,
+    smoothing_gap,
 )
 
 
@@ -18,18 +17,10 @@ def test_dropout_map_has_every_number_in_every_draw():
     assert holds(spec, "rate", draw=2, position=1, component=1, value=1.0)
 
 
-def test_dropout_places_piles_steps_up():
-    """The second step of a stack stands on the first."""
-    steps = [("encoder", "in", "x"), ("encoder", "drop", "y")]
-    spec = drawn(dropout_places([*steps, ("decoder", "in", "z")]))
-    assert holds(spec, None, stack="encoder", height=1, step="y")
-    assert holds(spec, None, stack="decoder", height=0, step="z")
-
-
-def test_smoothing_penalty_computes_smoothed_targets():
+def test_smoothing_gap_computes_the_best_distance():
     """What Vega computes for the title is the known answer for 0.1."""
-    spec = drawn(smoothing_penalty((5, 37_000)))
-    title = "best p 0.900, loss there 1.38 nats"
+    spec = drawn(smoothing_gap((5, 37_000)))
+    title = "best distance 12.7, loss there 1.38 nats"
     assert title in vl_convert.vegalite_to_svg(spec)
 
 
