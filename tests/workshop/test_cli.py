@@ -6,12 +6,14 @@ import io
 import json
 import lzma
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tomllib
 
 import pytest
+import tomli_w
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ from torch.testing import assert_close
 from tests.runs import NURSERY, assert_same_run, weights_of
 from tests.site import ROOT
 from transformer_annotated import __version__, training
-from transformer_annotated.evaluation import bleu
+from transformer_annotated.evaluation import bleu, paper_bleu
 from transformer_annotated.text import load_tokenizer
 from transformer_annotated.workshop import recipe
 from transformer_annotated.workshop.checkpoints import list_checkpoints
@@ -654,6 +656,25 @@ def test_evaluate_scores_what_the_model_says(tmp_path, finished, test_set):
     assert second.startswith("chrF2 ")
 
 
+@pytest.mark.parametrize("language", ["de", "", "xx"])
+def test_evaluate_as_the_paper_counts(tmp_path, finished, test_set, language):
+    """Its BLEU and no other; refused if the words' language is not known."""
+    folder, said = tmp_path / "run", tmp_path / "said"
+    shutil.copytree(finished, folder)
+    tables = tomllib.loads((folder / "config.toml").read_text())
+    tables["corpus"]["target"] = language
+    (folder / "config.toml").write_text(tomli_w.dumps(tables))
+    command = ("evaluate", "--model", folder, *test_set, "--out", said)
+    if language != "de":
+        line = refuses(*command, "--metric", "paper")
+        assert "language" in line and not said.exists()
+        return
+    out = succeeds(*command, "--metric", "paper")
+    references = 20 * ["a b c d", "e f g i"]
+    wanted = paper_bleu(said.read_text().splitlines(), references, language)
+    assert out == f"{wanted.name} {wanted.value:.2f}\n  {wanted.signature}\n"
+
+
 def test_evaluate_few_sentences(tmp_path, finished, test_set):
     """No interval, and no error from a sample without text."""
     _, source, _, reference = test_set
@@ -1113,7 +1134,7 @@ def test_a_loss_that_is_no_number(tmp_path):
         "--out",
         folder,
         "--resume",
-        *changes(factor=1e30, steps=9),
+        *changes(factor=1e9, steps=9),
         code=1,
     )
     assert "update " in line and "factor" in line

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['app', 'Changes', 'Out', 'ModelName', 'Beam', 'Alpha', 'LONGEST_LINE', 'train_command', 'resolve_recipe',
            'closing_message', 'prepare_command', 'average_command', 'translate_command', 'say_truncated',
-           'evaluate_command', 'main', 'exit_with_error']
+           'evaluate_command', 'read_test_set', 'print_scores', 'main', 'exit_with_error']
 
 # %% ../../notebooks/workshop/cli.ipynb #85bdf3a0
 import os
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -33,7 +33,9 @@ from .signals import quiet_interrupts
 if TYPE_CHECKING:
     import click
 
+    from transformer_annotated.evaluation import Evaluation
     from transformer_annotated.training import TrainState
+    from transformer_annotated.workshop.parallel import FilePairs
     from transformer_annotated.workshop.recipe import Recipe
     from transformer_annotated.workshop.translator import Translator
 
@@ -76,7 +78,6 @@ def _help_lists(
             super().format_epilog(ctx, formatter)
 
     return Listing
-
 
 # %% ../../notebooks/workshop/cli.ipynb #62917e8f
 @app.command("train", cls=_help_lists("Recipes", recipe_names))
@@ -315,8 +316,11 @@ def evaluate_command(
         metavar="FILE", help="Their translations by a human.")],
     beam: Beam = 4,
     alpha: Alpha = 0.6,
+    metric: Annotated[Literal["sacrebleu", "paper"], typer.Option(
+        help="BLEU and chrF of sacreBLEU; or BLEU as the paper counted it, "
+        "with plain quotes, Moses' tokens and split compounds.")] = "sacrebleu",
     tokenize: Annotated[str, typer.Option(
-        help="How BLEU cuts words; 'none' for text that is cut already."
+        help="How sacreBLEU cuts words; 'none' for text that is cut already."
     )] = "13a",
     out: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Keep the translations here.",
@@ -325,9 +329,41 @@ def evaluate_command(
     """Translate a test set, and score it with BLEU and chrF."""
     from tqdm import tqdm
 
-    from transformer_annotated.evaluation import evaluate
-    from transformer_annotated.workshop.parallel import read_pairs
+    from transformer_annotated.evaluation import (
+        evaluate,
+        moses_tokenize,
+        paper_bleu,
+    )
     from transformer_annotated.workshop.translator import Translator
+
+    pairs = read_test_set(source, reference, out)
+    translator = Translator.load(model)
+    paper = metric == "paper"
+    if paper and not translator.target:
+        raise ValueError(f"--metric paper: {model} does not say in which "
+                         "language it writes; expected corpus.target in its "
+                         "config.toml")
+    if paper:
+        moses_tokenize(["."], translator.target)    # refuses others, in time
+    found = evaluate(
+        translator, tqdm(pairs, unit=" lines", disable=None),
+        tokenize=tokenize, beam=beam, alpha=alpha,
+        n_bootstrap=0 if paper or len(pairs) < 30 else 1000)
+    if out:
+        write_atomically(out, "".join(f"{line}\n" for line in found.outputs))
+    if paper:
+        score = paper_bleu(found.outputs, found.references, translator.target)
+        print(f"{score.name} {score.value:.2f}\n  {score.signature}")
+    else:
+        print_scores(found)
+    say_truncated(translator)
+
+# %% ../../notebooks/workshop/cli.ipynb #34597427
+def read_test_set(
+    source: Path, reference: Path, out: Path | None
+) -> "FilePairs":
+    """The pairs of two files, if they can be scored, and ``out`` written."""
+    from transformer_annotated.workshop.parallel import read_pairs
 
     if out and not out.parent.is_dir():
         raise ValueError(f"--out: {out.parent}: no such folder")
@@ -343,20 +379,17 @@ def evaluate_command(
             raise ValueError(f"{source} or {reference}, line {number}: more "
                              f"than {LONGEST_LINE:,} letters, expected a "
                              "sentence")
-    translator = Translator.load(model)
-    found = evaluate(
-        translator, tqdm(pairs, unit=" lines", disable=None),
-        tokenize=tokenize, n_bootstrap=1000 if len(pairs) >= 30 else 0,
-        beam=beam, alpha=alpha)
-    if out:
-        write_atomically(out, "".join(f"{line}\n" for line in found.outputs))
+    return pairs
+
+
+def print_scores(found: "Evaluation") -> None:
+    """Print BLEU and chrF, each with its interval and its signature."""
     for score in (found.bleu, found.chrf):
         doubt = "too few sentences for an interval"
         if score.low is not None:
             doubt = f"95 % between {score.low:.2f} and {score.high:.2f}"
         print(f"{score.name} {score.value:.2f}  ({doubt})\n  "
               f"{score.signature}")
-    say_truncated(translator)
 
 # %% ../../notebooks/workshop/cli.ipynb #2db9bd02
 def main() -> None:
