@@ -136,12 +136,14 @@ def test_page_is_whole(visit, name, theme, width):
     if width == WIDE:
         assert page.evaluate(CLIPPED) == []
         assert page.evaluate(CUT_OFF) == []
-        found = Axe().run(page).response["violations"]
+        found = (
+            Axe().run(page, options={"preload": False}).response["violations"]
+        )
         bad = ("serious", "critical")
         assert [v["id"] for v in found if v["impact"] in bad] == []
 
 
-@pytest.mark.parametrize("name", ["book/index", CHAPTER])
+@pytest.mark.parametrize("name", ["notebooks/00_reading", CHAPTER])
 def test_charts_follow_the_theme(visit, name):
     """The letters in a chart have the colour of the page's text."""
     colours = set()
@@ -181,10 +183,9 @@ def test_menus_change_the_charts(visit):
         assert len(seen) == len(options) >= 4
 
 
-@pytest.mark.parametrize("name", ["book/index", CHAPTER])
-def test_slider_and_tick_box_change_the_chart(visit, name):
+def test_slider_and_tick_box_change_the_chart(visit):
     """Undivided, one key takes all as the head grows; divided, none does."""
-    page = visit(name)
+    page = visit(CHAPTER)
     size, draw = page.locator(".vega-bindings input[type=range]").all()
     chart = size.locator(CHART)
 
@@ -206,7 +207,7 @@ def test_slider_and_tick_box_change_the_chart(visit, name):
     [
         ("notebooks/05_embeddings", 1),
         ("notebooks/06_positions", 2),
-        ("notebooks/07_model", 1),
+        ("notebooks/02_tour", 1),
         ("notebooks/09_text", 1),
         ("notebooks/12_optimizer", 3),
         ("notebooks/13_loss", 3),
@@ -335,7 +336,7 @@ def test_solutions_are_folded(visit, name):
     assert solutions.count() == page.locator("div.exercise").count()
     if "workshop" in name and not solutions.count():
         return  # a page of the workshop need not have any
-    assert solutions.count() >= 2
+    assert solutions.count() >= (1 if "exercises" in name else 2)
     body = solutions.first.locator("pre").first
     expect(body).not_to_be_visible()
     solutions.first.locator(".admonition-title, summary").first.click()
@@ -350,7 +351,7 @@ def test_search_finds_the_chapter(visit, served, where):
     page.goto(f"{base}/search.html?q=equivariance")
     results = page.locator("#search-results")
     expect(results.locator("li a").first).to_be_visible()
-    assert "Attention" in results.inner_text()
+    assert "Positions" in results.inner_text()
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,10 @@
     for (const [part, name] of Object.entries(names)) {
       if (name) box.querySelector(part)?.setAttribute("aria-label", name.trim());
     }
+    for (const bind of box.querySelectorAll(".vega-bind")) {
+      const name = bind.querySelector(".vega-bind-name")?.textContent;
+      if (name) bind.querySelector("select, input")?.setAttribute("aria-label", name.trim());
+    }
     watcher.observe(box);
     return result;
   };

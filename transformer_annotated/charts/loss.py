@@ -68,15 +68,16 @@ def smoothing_gap(sizes: Sequence[int]) -> alt.LayerChart:
         loss=f"datum['loss of'] == 'ε = 0' ? {loss('datum.gap', '1')} : "
              f"{loss('datum.gap', asked)}",
     ).mark_line(clip=True).encode(
-        alt.X("gap:Q", title="right logit ahead by Δ"),
+        alt.X("gap:Q", title="right logit ahead by Δ").scale(domain=[0, 25]),
         alt.Y("loss:Q", title="loss (nats)"), colour,
         tooltip=["gap:Q", alt.Tooltip("loss:Q", format=".3f")],
     ).add_params(common.slider("smooth", 0.1, 0, 0.5, 0.05, "ε"),
                  common.menu("size", list(sizes), "V", first=-1))
     spot = common.chart_of([{"loss of": "smoothed"}]).transform_calculate(
-        gap=best, loss=loss(best, asked)).transform_filter(
-        "smooth > 0").mark_point(size=90, filled=True, opacity=1).encode(
-        alt.X("gap:Q"), alt.Y("loss:Q"), colour)
+        gap=best, loss=loss(best, asked)
+    ).mark_point(size=90, filled=True, clip=True).encode(
+        alt.X("gap:Q"), alt.Y("loss:Q"), colour,
+        opacity=alt.condition("smooth > 0", alt.value(1), alt.value(0)))
     return (lines + spot).properties(width="container", height=260)
 
 # %% ../../notebooks/13_loss.ipynb #754d8849
