@@ -105,6 +105,13 @@ def shoot(page, name, theme, width):
     page.screenshot(path=SCREENSHOTS / file, full_page=True)
 
 
+def barriers(page):
+    """What axe finds that keeps people out."""
+    found = Axe().run(page, options={"preload": False}).response["violations"]
+    serious = (v for v in found if v["impact"] in ("serious", "critical"))
+    return [(v["id"], v["nodes"][0]["html"]) for v in serious]
+
+
 def redrawn(chart, action):
     """Do something to a chart, and give what it looks like afterwards."""
     drawing = chart.locator("svg.marks")
