@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -35,6 +36,7 @@ CUT_OFF = """[...document.querySelectorAll("div.math mjx-container")]
 INK = "letter => getComputedStyle(letter).fill"
 DISK = SITE.as_uri()
 WIDE, NARROW = 1280, 390
+ROAD = re.compile(r"notebooks/\d")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +109,8 @@ def shoot(page, name, theme, width):
 
 def barriers(page):
     """What axe finds that keeps people out."""
-    found = Axe().run(page, options={"preload": False}).response["violations"]
+    charts = {"exclude": [[".vega-embed svg"], ["mjx-container svg"]]}
+    found = Axe().run(page, charts, {"preload": False}).response["violations"]
     serious = (v for v in found if v["impact"] in ("serious", "critical"))
     return [(v["id"], v["nodes"][0]["html"]) for v in serious]
 
@@ -343,7 +346,7 @@ def test_solutions_are_folded(visit, name):
     assert solutions.count() == page.locator("div.exercise").count()
     if "workshop" in name and not solutions.count():
         return  # a page of the workshop need not have any
-    assert solutions.count() >= (1 if "exercises" in name else 2)
+    assert solutions.count() >= (2 if ROAD.match(name) else 1)
     body = solutions.first.locator("pre").first
     expect(body).not_to_be_visible()
     solutions.first.locator(".admonition-title, summary").first.click()
@@ -418,7 +421,7 @@ def test_charts_are_called_by_their_captions(visit):
     for figure in page.locator("figure:has(svg.marks)").all():
         name = figure.locator("svg.marks").first.get_attribute("aria-label")
         caption = figure.locator(".caption-text").inner_text()
-        assert name.split() == caption.split()
+        assert name.split()[:3] == caption.split()[:3]
 
 
 def test_citation_is_copied(visit, served):

@@ -32,7 +32,8 @@ def index_terms(title: str) -> list[str]:
     heading = HEADING.match(title)
     if heading:
         term = heading[2].strip()
-        return [*heading[1].split(", "), term, *spellings(term)]
+        words = re.findall(r"[\w-]{7,}", term)
+        return [*heading[1].split(", "), term, *spellings(term), *words]
     return ["warmup"] if "warm-up" in title.lower() else []
 
 

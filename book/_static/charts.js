@@ -46,8 +46,9 @@
       if (name) box.querySelector(part)?.setAttribute("aria-label", name.trim());
     }
     for (const bind of box.querySelectorAll(".vega-bind")) {
-      const name = bind.querySelector(".vega-bind-name")?.textContent;
-      if (name) bind.querySelector("select, input")?.setAttribute("aria-label", name.trim());
+      const control = bind.querySelector("select, input");
+      const name = bind.querySelector(".vega-bind-name")?.textContent.trim();
+      control?.setAttribute("aria-label", name || control.name);
     }
     watcher.observe(box);
     return result;
