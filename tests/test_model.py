@@ -274,8 +274,8 @@ def test_table_3_can_be_built_and_counted(change, paper, ours):
 
 def test_counting_takes_no_memory():
     """A model that fits nowhere can be counted."""
-    config = TransformerConfig(10**9, layers=100, d_model=2**14, d_ff=2**16)
-    assert parameter_count(config) > 10**13
+    config = TransformerConfig(2**20, layers=1000, d_model=2**14, d_ff=2**16)
+    assert parameter_count(config) > 10**12
 
 
 def test_base_and_big_have_the_papers_sizes():
@@ -608,7 +608,7 @@ def test_any_configuration_works(
         ({"learned_positions": 2.5}, "learned_positions: 2.5, expected an int"),
         ({"pre_norm": "false"}, "pre_norm: 'false', expected True or False"),
         ({"attention_bias": 1}, "attention_bias: 1, expected True or False"),
-        ({"dropout": None}, "dropout: None, expected 0 <= dropout < 1"),
+        ({"dropout": None}, "dropout: None, expected a number"),
         ({"dropout": False}, "dropout: False, expected"),
         ({"pad": 37_000}, "pad: 37000, but the vocabulary has 37000 tokens"),
         ({"pad": -1}, "pad: -1, expected at least 0"),

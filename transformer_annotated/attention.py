@@ -217,5 +217,6 @@ def padding_mask(ids: Tensor, pad: int) -> Tensor:
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
     """Forbid each position to look at later ones: a mask ``(T, T)``."""
-    check_at_least(1, length=length)
+    if length < 1:
+        raise ValueError(f"length: {length}, expected at least 1")
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()

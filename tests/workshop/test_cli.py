@@ -1134,7 +1134,7 @@ def test_a_loss_that_is_no_number(tmp_path):
         "--out",
         folder,
         "--resume",
-        *changes(factor=1e9, steps=9),
+        *changes(factor=1e30, steps=9),
         code=1,
     )
     assert "update " in line and "factor" in line

@@ -65,7 +65,7 @@ LIMITS = {                              # of fields: the least, the most
     "d_v": (1, 2**17), "pad": (0, 2**20), "learned_positions": (0, 2**20),
     # training
     "steps": (1, 10**9), "batch_tokens": (1, 10**7), "accumulate": (1, 1000),
-    "warmup": (1, 10**9), "factor": (1e-9, 1e9), "clip": (0, 1e9),
+    "warmup": (1, 10**9), "factor": (1e-9, 1e30), "clip": (0, 1e9),
     "seed": (0, 2**63 - 1), "log_every": (1, 10**9),
     "validate_every": (1, 10**9), "patience": (0, 10**9),
     "checkpoint_every": (1, 10**9), "keep": (1, 10**6), "workers": (0, 64),
