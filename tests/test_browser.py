@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import threading
 from functools import partial
@@ -101,7 +102,9 @@ def served():
 
 
 def shoot(page, name, theme, width):
-    """Keep a picture of the whole page for people to look at."""
+    """Keep a picture of the whole page for people to look at, if they ask."""
+    if not os.environ.get("SCREENSHOTS"):
+        return
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     file = f"{name.replace('/', '-')}-{theme}-{width}.png"
     page.screenshot(path=SCREENSHOTS / file, full_page=True)
