@@ -98,10 +98,8 @@ def statement(row: dict) -> str:
 
 def box(found: list[tuple[dict, dict]]) -> str:
     """The box of one place in the book, from pairs of a section and a row."""
-    numbers = dict.fromkeys(section["number"] for section, _ in found)
-    links = ", ".join(
-        f"{{ref}}`{n} <ledger-{n.replace('.', '-')}>`" for n in numbers
-    )
+    numbers = {section["number"]: anchor(section) for section, _ in found}
+    links = ", ".join(f"{{ref}}`{n} <{to}>`" for n, to in numbers.items())
     plural = "s" if len(numbers) > 1 else ""
     rows = [statement(row) for _, row in found]
     parts = [f"::::::{{admonition}} The paper says, section{plural} {links}"]
