@@ -39,10 +39,14 @@ def parts() -> list[tuple[str, list[str]]]:
 
 
 def printed(page: Page, name: str) -> PdfReader:
-    """One page of the site as PDF, once all of it is drawn."""
+    """One page of the site as PDF, once all of it is drawn.
+
+    Boxes are opened; folded code, for those who run it, is left out.
+    """
     page.goto((SITE / f"{name}.html").as_uri())
     page.evaluate("""async () => {
-        for (const box of document.querySelectorAll("details")) box.open = true;
+        for (const box of document.querySelectorAll("details"))
+            if (box.closest(".cell")) box.remove(); else box.open = true;
         if (window.MathJax?.startup) await window.MathJax.startup.promise;
         window.ready = true;
     }""")
@@ -50,6 +54,7 @@ def printed(page: Page, name: str) -> PdfReader:
     data = page.pdf(
         format="A4",
         print_background=True,
+        scale=0.75,
         display_header_footer=True,
         header_template="<span></span>",
         footer_template=FOOTER,
