@@ -81,7 +81,7 @@ class Residual(nn.Module):
     def forward(
         self, x: Tensor, sublayer: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Apply a sub-layer to ``(B, T, d_model)``, and the road around it."""
+        """Apply a sub-layer to ``(B, T, d_model)``, and the bypass around it."""
         if self.pre_norm:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))   # (B, T, d_model)
