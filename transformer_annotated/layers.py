@@ -60,7 +60,7 @@ def layer_norm(
 
 # %% ../notebooks/04_layers.ipynb #906bd144
 class Residual(nn.Module):
-    """A road around a sub-layer, with dropout and normalisation.
+    """A bypass around a sub-layer, with dropout and normalisation.
 
     Args:
         d_model: Size of the vectors.
@@ -81,7 +81,7 @@ class Residual(nn.Module):
     def forward(
         self, x: Tensor, sublayer: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Apply a sub-layer to ``(B, T, d_model)``, and the bypass around it."""
+        """Apply a sub-layer to ``(B, T, d_model)``, and its bypass."""
         if self.pre_norm:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))   # (B, T, d_model)
