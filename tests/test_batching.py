@@ -445,7 +445,7 @@ def test_encoded_corpus_is_what_batches_take(tmp_path):
 
 
 def test_measured_padding_is_small_and_as_the_chapter_says():
-    """Less than 5 % at 4,096 tokens, and the text quotes what was measured."""
+    """Less than 5% at 4,096 tokens, and the text quotes what was measured."""
     measured = json.loads((ROOT / "results" / "padding.json").read_text())
     rows = {(row["max_tokens"], row["way"]): row for row in measured["rows"]}
     assert rows[4096, "token_batches"]["padding"] < 0.05
@@ -453,8 +453,8 @@ def test_measured_padding_is_small_and_as_the_chapter_says():
     default = rows[4096, "torchtext, its default"]["padding"]
     arranged = measured["arranging"]["padding"]
     papers = rows[25_000, "token_batches"]
-    assert f"half padding: {100 * default:.1f} %" in chapter
-    assert f"padding is {100 * arranged:.1f} %" in chapter
-    assert f"have {papers['labels']['mean']:,} real target tokens" in chapter
+    assert f"half padding: {100 * default:.1f}%" in chapter
+    assert f"padding is {100 * arranged:.1f}%" in chapter
+    assert f"has {papers['labels']['mean']:,} real target tokens" in chapter
     assert f"Multi30k is {papers['batches']} batches" in chapter
     assert measured["making tensors"]["tokens_per_second"] > 500_000

@@ -170,17 +170,19 @@ def token_batches(
     Returns:
         The indices of each batch. Every pair is in exactly one.
     """
-    longer = _longer(source_lengths, target_lengths, max_tokens)    # (pairs,)
+    longer = _longer(source_lengths, target_lengths, max_tokens)   # 1. (pairs,)
     check_at_least(0, seed=seed, epoch=epoch)
     chance = np.random.Generator(np.random.PCG64([seed, epoch]))
-    lean = np.subtract(source_lengths, target_lengths, dtype=np.float64)
-    lean += chance.uniform(-1, 1, len(longer))       # blurs by up to a token
-    lean /= 2 * longer.max()                         # now within -0.5 and 0.5
-    lean[(longer + chance.integers(2)) % 2 == 1] *= -1
-    order = np.argsort(longer + lean)
-    ends = _even_ends(longer[order], max_tokens)
+    lean = np.subtract(source_lengths, target_lengths,
+                       dtype=np.float64)             # 2. the difference,
+    lean += chance.uniform(-1, 1, len(longer))       #    blurred by a token,
+    lean /= 2 * longer.max()                         #    within -0.5 and 0.5
+    lean[(longer + chance.integers(2)) % 2 == 1] *= -1      # 3. turn round
+    order = np.argsort(longer + lean)                # sort by all of these
+    ends = _even_ends(longer[order], max_tokens)     # 4. equal batches,
     batches = np.split(order, ends[:-1])
-    return [batches[i] for i in chance.permutation(len(batches))]
+    return [batches[i]                               #    in any order
+            for i in chance.permutation(len(batches))]
 
 # %% ../notebooks/10_batching.ipynb #629e935c
 class PairDataset(Protocol):
