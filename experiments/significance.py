@@ -3,9 +3,11 @@
     python -m experiments.significance
 
 Reads results/variations.json, trains nothing. Every row is compared with the
-same runs of the base model, so the comparisons are not independent: Dunnett's
-test takes that into account, and the number of rows. Its p-values are found by
-simulation. Writes results/significance.json.
+same runs of the base model, in two ways. Dunnett's test takes the shared base
+and the number of rows into account, and assumes that all rows scatter alike;
+its p-values are found by simulation. Welch's test takes the spread of each row
+by itself, and Holm's correction the number of rows. Writes
+results/significance.json.
 """
 
 import math
@@ -18,7 +20,7 @@ import numpy as np
 from benchmarks.report import write_result
 from transformer_annotated.workshop.files import load_result
 
-DRAWS, SEED = 200_000, 0
+DRAWS, SEED, SLICES = 200_000, 0, 100_000
 MEASURES: dict[str, Callable[[dict], float]] = {
     "log-perplexity": lambda run: math.log(run["perplexity"]),
     "BLEU": lambda run: run["bleu"],
@@ -64,10 +66,47 @@ def dunnett(rows: dict[str, list[float]], base: list[float]) -> dict[str, dict]:
         found[name] = {
             "runs": len(group),
             "difference": round(step, 4),
-            "error": round(error, 4),
-            "p": round(float((largest >= abs(step) / error).mean()), 4),
+            "pooled_error": round(error, 4),
+            "p_dunnett": round(float((largest >= abs(step) / error).mean()), 4),
         }
     return found
+
+
+def t_test_p(t: float, freedom: float) -> float:
+    """How often chance alone makes a Student's t at least as large.
+
+    With ``t = sqrt(freedom) * tan(angle)`` the density of t is proportional
+    to ``cos(angle) ** (freedom - 1)``, which is summed up in slices.
+    """
+
+    def beyond(start: float) -> float:
+        width = (math.pi / 2 - start) / SLICES
+        angles = start + (np.arange(SLICES) + 0.5) * width
+        return float((np.cos(angles) ** (freedom - 1)).sum()) * width
+
+    return beyond(math.atan(abs(t) / math.sqrt(freedom))) / beyond(0.0)
+
+
+def welch(row: list[float], base: list[float]) -> dict[str, float]:
+    """Standard error and p-value of a row's difference from the base."""
+    own, bases = (
+        statistics.variance(group) / len(group) for group in (row, base)
+    )
+    error = math.sqrt(own + bases)
+    freedom = (own + bases) ** 2 / (
+        own**2 / (len(row) - 1) + bases**2 / (len(base) - 1)
+    )
+    t = (statistics.mean(row) - statistics.mean(base)) / error
+    return {"error": error, "p_welch": t_test_p(t, freedom)}
+
+
+def holm(p_values: dict[str, float]) -> dict[str, float]:
+    """Holm's correction: the smallest p times their number, and so on."""
+    corrected, largest = {}, 0.0
+    for rank, name in enumerate(sorted(p_values, key=p_values.get)):
+        largest = max(largest, (len(p_values) - rank) * p_values[name])
+        corrected[name] = min(1.0, largest)
+    return corrected
 
 
 def main() -> None:
@@ -83,9 +122,15 @@ def main() -> None:
             if len(group) > 1
         }
         base = values.pop(("base",))
-        for (group, *changed), tested in dunnett(values, base).items():
-            about = {"group": group, "changed": dict(changed)}
-            rows.append({"measure": measure} | about | tested)
+        alone = {key: welch(row, base) for key, row in values.items()}
+        corrected = holm({key: test["p_welch"] for key, test in alone.items()})
+        for key, tested in dunnett(values, base).items():
+            own = alone[key] | {"p_holm": corrected[key]}
+            rows.append(
+                {"measure": measure, "group": key[0], "changed": dict(key[1:])}
+                | tested
+                | {name: round(value, 4) for name, value in own.items()}
+            )
     write_result("significance", rows, ("numpy",), seed=SEED, draws=DRAWS)
 
 

@@ -27,7 +27,7 @@ class Score:
         name: What was measured, such as ``BLEU``.
         value: The score; more is better.
         signature: All that is needed to compute the same number again.
-        low: Lower end of the 95 % interval, if one was asked for.
+        low: Lower end of the 95% interval, if one was asked for.
         high: Upper end of that interval.
     """
 
@@ -114,7 +114,7 @@ def bleu(
         references: What a human wrote, in the same order.
         tokenize: ``13a``, ``intl``, ``char``, ``zh``; ``none`` = at spaces.
         lowercase: Whether case is ignored.
-        n_bootstrap: Samples for the 95 % interval, such as 1000; 0 = none.
+        n_bootstrap: Samples for the 95% interval, such as 1000; 0 = none.
             Their seed is sacreBLEU's, and stands in the signature.
     """
     outputs, references = _check_lines(outputs=outputs, references=references)
@@ -153,7 +153,7 @@ def chrf(
         references: What a human wrote, in the same order.
         word_order: Longest n-grams of words to count as well; 2 = chrF++.
         lowercase: Whether case is ignored.
-        n_bootstrap: Samples for the 95 % interval, as in ``bleu``.
+        n_bootstrap: Samples for the 95% interval, as in ``bleu``.
     """
     outputs, references = _check_lines(outputs=outputs, references=references)
     _check_samples(none=True, n_bootstrap=n_bootstrap)
@@ -270,7 +270,7 @@ _QUOTES = str.maketrans(dict.fromkeys("„“”", '"'))
 def paper_bleu(
     outputs: Iterable[str], references: Iterable[str], language: str
 ) -> Score:
-    """Tokenised, compound-split, cased BLEU: as the paper computed it.
+    """Tokenised, compound-split, cased BLEU: close to the paper's way.
 
     Not to be compared with ``bleu``: it is higher wherever words have hyphens
     or the two sides have different quotes.
@@ -323,7 +323,7 @@ def evaluate(
         translator: The model in use.
         pairs: Sentences, and their translations by a human; read once.
         tokenize: How BLEU cuts words, as in ``bleu``.
-        n_bootstrap: Samples for the 95 % intervals, as in ``bleu``.
+        n_bootstrap: Samples for the 95% intervals, as in ``bleu``.
         search: Settings for ``Translator.translate_lines``, such as ``beam``.
     """
     _check_tokenizer(tokenize)                  # before hours of translation
