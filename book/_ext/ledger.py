@@ -100,9 +100,11 @@ def box(found: list[tuple[dict, dict]]) -> str:
     """The box of one place in the book, from pairs of a section and a row."""
     numbers = {section["number"]: anchor(section) for section, _ in found}
     links = ", ".join(f"{{ref}}`{n} <{to}>`" for n, to in numbers.items())
-    plural = "s" if len(numbers) > 1 else ""
+    what = f"section{'s' if len(numbers) > 1 else ''} {links}"
+    if [*numbers] == ["A"]:  # the paper has one, without a letter
+        what = f"{{ref}}`appendix <{numbers['A']}>`"
     rows = [statement(row) for _, row in found]
-    parts = [f"::::::{{admonition}} The paper says, section{plural} {links}"]
+    parts = [f"::::::{{admonition}} The paper says, {what}"]
     parts += [":class: paper-says", "", *rows[:OPEN_ROWS]]
     if more := rows[OPEN_ROWS:]:
         count = f"{len(more)} more statement{'s' if len(more) > 1 else ''}"
