@@ -83,7 +83,7 @@ def _check_samples(none: bool = False, **given: int) -> None:
     if not right:
         raise ValueError(f"{name}: {samples!r}, expected "
                          f"{'0 or ' if none else ''}at least 40 samples "
-                         "(one for each 2.5 %)")
+                         "(one for each 2.5%)")
 
 # %% ../notebooks/16_evaluation.ipynb #b4a12445
 def _score(
