@@ -88,7 +88,7 @@ def test_post_norm_is_the_default():
 
 
 def test_pre_norm_is_a_switch():
-    """x + Sublayer(LayerNorm(x)): the road itself is never normalised."""
+    """x + Sublayer(LayerNorm(x)): the bypass itself is never normalised."""
     x, sublayer = torch.randn(2, 3, 8), nn.Linear(8, 8)
     expected = x + sublayer(F.layer_norm(x, (8,), eps=1e-6))
     ours = Residual(8, dropout=0.0, pre_norm=True)(x, sublayer)
@@ -145,7 +145,7 @@ def test_dropout_is_where_the_paper_has_it():
 
 
 def test_gradient_passes_a_deep_stack():
-    """With roads and norms it arrives; without them it has faded."""
+    """With bypasses and norms it arrives; without them it has faded."""
 
     def arrives(around):
         x = torch.randn(50, 32, requires_grad=True)

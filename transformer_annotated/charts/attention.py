@@ -41,7 +41,7 @@ def softmax_sharpness(
             alt.X("key:N", sort=None, title=None).axis(labelAngle=0),
             alt.Y("weight:Q", title="attention weight").scale(domain=[0, 1]),
             tooltip=["key:N", "score:Q", alt.Tooltip("weight:Q", format=".4f")])
-        .add_params(common.slider("size", 6, 0, 9, label="log₂ d_k"),
+        .add_params(common.slider("size", 6, 0, 9, label="d_k = 2^"),
                     common.slider("draw", 1, 1, draws), divide)
         .properties(width="container", height=220)
     )
