@@ -1,6 +1,6 @@
 """Which rows of our Table 3 differ from the base model by more than chance?
 
-    python -m experiments.significance
+    python -m experiments.significance [--check]
 
 Reads results/variations.json, trains nothing. Every row is compared with the
 same runs of the base model, so the comparisons are not independent: Dunnett's
@@ -11,11 +11,11 @@ simulation. Writes results/significance.json.
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.report import write_result
+from experiments import records
 from transformer_annotated.workshop.files import load_result
 
 DRAWS, SEED = 200_000, 0
@@ -71,7 +71,14 @@ def dunnett(rows: dict[str, list[float]], base: list[float]) -> dict[str, dict]:
 
 
 def main() -> None:
-    """Test all rows of several runs, in both measures."""
+    """Test all rows of several runs, and write it down."""
+    records.write_record(
+        "significance", tested(), ("numpy",), seed=SEED, draws=DRAWS
+    )
+
+
+def tested() -> list[dict]:
+    """All rows of several runs, in both measures."""
     runs = defaultdict(list)
     for run in load_result("variations")["rows"]:
         runs[run["group"], *run["paper"]["changed"].items()].append(run)
@@ -83,11 +90,21 @@ def main() -> None:
             if len(group) > 1
         }
         base = values.pop(("base",))
-        for (group, *changed), tested in dunnett(values, base).items():
+        for (group, *changed), found in dunnett(values, base).items():
             about = {"group": group, "changed": dict(changed)}
-            rows.append({"measure": measure} | about | tested)
-    write_result("significance", rows, ("numpy",), seed=SEED, draws=DRAWS)
+            rows.append({"measure": measure} | about | found)
+    return rows
+
+
+def check() -> Iterator[records.Checked]:
+    """That all follows from the runs that are stored."""
+    stored = records.load_record("significance")["rows"]
+    for old, new in zip(stored, tested(), strict=True):
+        what = f"{old['measure']}, {old['group']} {old['changed']}"
+        for key, value in new.items():
+            within = 0.002 if key == "p" else 1e-9  # of a simulation
+            yield f"{what}, {key}", old[key], value, within
 
 
 if __name__ == "__main__":
-    main()
+    records.start(main, check)
