@@ -87,6 +87,7 @@ def test_a_report_has_it_all(run):
     for table in recipe.read_recipe(run / "config.toml").tables().values():
         assert all(key in text for key in table)
     assert f"train --out '{run}' --resume --set steps=8" in text
+    assert f"average '{run}' --last 2" in text
     assert (run / "report.html").stat().st_size < 1.5e6
 
 

@@ -80,7 +80,8 @@ figcaption, caption { text-align: left; opacity: 0.8; margin-bottom: 0.25rem; }
 .explorer .vega-bindings { order: -1; margin-bottom: 0.75rem; }
 table { border-collapse: collapse; font-size: 0.9rem; width: 100%; }
 th, td { border-bottom: 1px solid var(--line); padding: 0.3rem 0.75rem 0.3rem 0;
-  text-align: left; vertical-align: top; overflow-wrap: anywhere; }
+  text-align: left; vertical-align: top; }
+td { overflow-wrap: anywhere; }
 pre { background: var(--soft); border-radius: 6px; padding: 0.75rem;
   white-space: pre-wrap; overflow-wrap: anywhere; }
 summary { cursor: pointer; }

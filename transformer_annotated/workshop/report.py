@@ -36,7 +36,10 @@ from transformer_annotated.charts.runs import (
 )
 from ..charts.tables import show_table
 from ..evaluation import Score
-from .checkpoints import list_checkpoints
+from transformer_annotated.workshop.checkpoints import (
+    list_checkpoints,
+    regular_checkpoints,
+)
 from .checks import first_line
 from .files import existing_file, write_atomically
 from .journal import read_metrics
@@ -94,9 +97,12 @@ class RunFolder:
         go_on = f"train --out {at} --resume"
         if self.finished():
             go_on += f" --set steps={2 * max(self.step, 1)}"
+        last = min(self.recipe.training.keep, len(regular_checkpoints(
+            list_checkpoints(self.path / "checkpoints"),
+            self.recipe.training.checkpoint_every)))
         return {name: f"transformer-annotated {words}" for name, words in {
             "Go on with it": go_on,
-            "Average its last checkpoints": f"average {at} --last 5",
+            "Average its last checkpoints": f"average {at} --last {last or 1}",
             "Translate with it": f'translate --model {at} "…"',
             "Score it": f"evaluate --model {at} --source FILE "
                         "--reference FILE",
@@ -226,12 +232,12 @@ def _score_row(about: dict, score: object) -> dict:
         return f"{value:.2f}" if isinstance(value, int | float) else "–"
 
     return {"score": f"{score.get('name', '')} {number('value')}",
-            "95 %": f"{number('low')} to {number('high')}",
-            "test set": f"{about['source']}, {about['reference']} "
-                        f"({about['pairs']} pairs)",
-            "model": f"{about['weights']}; {about['search']}",
-            "signature": score.get("signature", ""),
-            "date": str(about["date"])[:10]}
+            "interval": f"{number('low')} to {number('high')}",
+            "measured on": f"{about['source']}, {about['reference']} "
+                           f"({about['pairs']} pairs), "
+                           f"{str(about['date'])[:10]}, with "
+                           f"{about['weights']}, {about['search']}; "
+                           f"{score.get('signature', '')}"}
 
 # %% ../../notebooks/workshop/report.ipynb #85668de1
 def summary(run: RunFolder) -> dict[str, str]:
