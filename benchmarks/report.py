@@ -3,14 +3,19 @@
 import json
 import os
 import platform
+import resource
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from transformer_annotated.workshop.files import write_atomically
+
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+BEGAN = time.monotonic()  # all import this first
 
 
 def _version(name: str) -> str:
@@ -18,6 +23,33 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
+
+
+def machine() -> str:
+    """System, processor, cores and memory, as far as they can be told."""
+    parts = [platform.system(), platform.machine(), f"{os.cpu_count()} cores"]
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text().splitlines() if cpus.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines]
+    names = [
+        m
+        for m, line in zip(models, lines, strict=True)
+        if line.startswith("model name")
+    ]
+    if names and names[0] != "unknown":
+        parts.append(names[0])
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return ", ".join([*parts, f"{pages / 2**30:.0f} GiB"])
+
+
+def peak_megabytes() -> int:
+    """The most memory that this process, or one that it started, has had."""
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    most = max(
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return round(most / unit)
 
 
 def write_result(
@@ -28,6 +60,8 @@ def write_result(
     **about: object,
 ) -> None:
     """Write what was measured, and what it takes to measure it again.
+
+    ``seconds`` is the time since the command began.
 
     Args:
         name: Of the file in ``results/``.
@@ -40,14 +74,15 @@ def write_result(
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "date": date.today().isoformat(),
         "seed": seed,
-        "machine": f"{platform.system()}, {platform.machine()}, "
-        f"{os.cpu_count()} cores",
+        "machine": machine(),
+        "seconds": round(time.monotonic() - BEGAN, 1),
+        "peak_megabytes": peak_megabytes(),
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in libraries},
         **about,
         "rows": rows,
     }
     text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-    (RESULTS / f"{name}.json").write_text(text, "utf-8")
+    write_atomically(RESULTS / f"{name}.json", text)
     for row in rows if isinstance(rows, list) else [rows]:
         print(*(f"{key}: {value}" for key, value in row.items()), sep=", ")

@@ -1,6 +1,6 @@
 """The first run of the book, with learning rates too small, good and too large.
 
-    python -m experiments.first_run
+    python -m experiments.first_run [--check]
 
 The loop is that of the chapter on text, line by line; nothing but the rate
 differs between runs. Writes results/first_run.json: the mean loss of every ten
@@ -8,12 +8,13 @@ updates, and how many of a thousand new lines each model copies.
 """
 
 import random
+from collections.abc import Iterator
 from statistics import fmean
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.report import write_result
+from experiments import records
 from transformer_annotated import Transformer, TransformerConfig
 
 RATES = (0.0001, 0.001, 0.03)
@@ -83,7 +84,7 @@ def main() -> None:
         ]
         row = {"rate": rate, "copied": copied(model, seen), "curve": curve}
         rows.append(row)
-    write_result(
+    records.write_record(
         "first_run",
         rows,
         ("torch",),
@@ -94,5 +95,17 @@ def main() -> None:
     )
 
 
+def check() -> Iterator[records.Checked]:
+    """That every rate has its whole curve, of as many updates as said."""
+    found = records.load_record("first_run")
+    yield "rates", [row["rate"] for row in found["rows"]], list(RATES)
+    yield "updates", found["updates"], STEPS
+    for row in found["rows"]:
+        steps = [step for step, _ in row["curve"]]
+        wanted = list(range(EVERY, STEPS + 1, EVERY))
+        yield f"{row['rate']}, updates", steps, wanted
+    yield ("lines copied: the models are not stored",)
+
+
 if __name__ == "__main__":
-    main()
+    records.start(main, check)

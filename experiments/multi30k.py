@@ -1,21 +1,24 @@
 """Score a run of the recipe multi30k-en-de on test_2016_flickr.
 
-    python -m experiments.multi30k RUN
+    python -m experiments.multi30k RUN | --check
 
 Averages the last 1, 5 and 10 checkpoints, translates with the beam of 5 and the
 length penalty of the published figure (mean log-probability) and with the
 paper's beam of 4 and penalty 0.6, and scores the tokens as they are, as papers
 on Multi30k do, and the detokenised text with sacreBLEU against the raw
 reference. A last search has the penalty that is best on the validation part.
-Writes results/multi30k-en-de.json.
+Writes results/multi30k-en-de.json, the journal of the run, and all outputs,
+from which --check computes the scores again, if the corpus is there.
 """
 
 import argparse
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from sacremoses import MosesDetokenizer
 
-from benchmarks.report import write_result
+from experiments import records
 from transformer_annotated.evaluation import bleu, evaluate
 from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
@@ -34,25 +37,38 @@ SEARCHES = {
 ALPHAS = (0.6, 1.0, 1.4, 2.0)  # as published but for these
 
 
-def score(translator: Translator, search: dict, corpora: dict) -> dict:
-    """Translate the test set with a search, and score it both ways."""
-    tokenised, raw = (corpora[variant].splits["test"] for variant in corpora)
-    found = evaluate(
-        translator, tokenised, tokenize="none", n_bootstrap=1000, **search
+def scores(outputs: list[str], corpora: dict) -> dict:
+    """BLEU of the tokens with its interval, and of the detokenised text."""
+    tokenised, raw = (
+        [target for _, target in corpora[variant].splits["test"]]
+        for variant in ("tok", "raw")
     )
+    ours = bleu(outputs, tokenised, tokenize="none", n_bootstrap=1000)
     detokenize = MosesDetokenizer("de").detokenize
-    plain = [detokenize(line.split()) for line in found.outputs]
-    ours = found.bleu
-    theirs = bleu(plain, [target for _, target in raw], lowercase=True)
+    plain = [detokenize(line.split()) for line in outputs]
+    theirs = bleu(plain, raw, lowercase=True)
     return {
-        "settings": search,
         "tokenised_bleu": round(ours.value, 2),
         "interval": [round(ours.low, 2), round(ours.high, 2)],
         "tokenised_signature": ours.signature,
         "sacrebleu": round(theirs.value, 2),
         "sacrebleu_signature": theirs.signature,
-        "words": found.length_ratio,
     }
+
+
+def load_corpora() -> dict[str, Corpus]:
+    """The corpus as tokens, and as text."""
+    return {
+        variant: load_corpus(
+            "multi30k", source="en", target="de", variant=variant
+        )
+        for variant in ("tok", "raw")
+    }
+
+
+def output_name(row: dict) -> str:
+    """Under which the outputs of a row are stored."""
+    return f"average-{row['averaged']}-{row['search'].replace(' ', '-')}"
 
 
 def choose(translator: Translator, corpus: Corpus) -> dict[float, float]:
@@ -72,27 +88,28 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     options = parser.parse_args()
     found = list_checkpoints(options.run / "checkpoints")
-    corpora = {
-        variant: load_corpus(
-            "multi30k", source="en", target="de", variant=variant
-        )
-        for variant in ("tok", "raw")
-    }
-    rows = []
+    corpora, rows, outputs = load_corpora(), [], {}
+
+    def translate(translator: Translator, name: str, search: dict) -> None:
+        test = corpora["tok"].splits["test"]
+        done = evaluate(translator, test, tokenize="none", **search)
+        row = {"averaged": last, "search": name, "settings": search}
+        row |= scores(done.outputs, corpora) | {"words": done.length_ratio}
+        rows.append(row)
+        outputs[output_name(row)] = done.outputs
+        print(row, flush=True)
+
     for last in (1, 5, 10):
         average_checkpoints(found[-last:], options.run / "model.safetensors")
         translator = Translator.load(options.run)
         for name, search in SEARCHES.items():
-            about = {"averaged": last, "search": name}
-            rows.append(about | score(translator, search, corpora))
-            print(rows[-1], flush=True)
+            translate(translator, name, search)
     chosen = choose(translator, corpora["tok"])
     best = SEARCHES["as published"] | {"alpha": max(chosen, key=chosen.get)}
-    about = {"averaged": last, "search": "alpha chosen"}
-    rows.append(about | score(translator, best, corpora))
+    translate(translator, "alpha chosen", best)
     metrics = read_metrics(options.run)
     valid = [row for row in metrics if "valid_nll" in row]
-    write_result(
+    records.write_record(
         "multi30k-en-de",
         rows,
         ("torch", "sacrebleu", "sacremoses"),
@@ -106,9 +123,45 @@ def main() -> None:
         best_valid_perplexity=round(
             min(row["valid_perplexity"] for row in valid), 3
         ),
-        curve=[[row["step"], round(row["valid_nll"], 4)] for row in valid],
+        curve=curve_of(metrics),
+        runs={"training": options.run},
+        outputs=outputs,
     )
 
 
+def curve_of(metrics: list[dict]) -> list[list]:
+    """Update and likelihood of every validation."""
+    return [
+        [row["step"], round(row["valid_nll"], 4)]
+        for row in metrics
+        if "valid_nll" in row
+    ]
+
+
+def check() -> Iterator[records.Checked]:
+    """Perplexities from the curve, scores from the outputs."""
+    found = records.load_record("multi30k-en-de")
+    yield from records.check_stored(found)
+    if "logs" in found:
+        metrics = records.journal(found, "training")
+        yield "curve", found["curve"], curve_of(metrics)
+    curve = [math.exp(nll) for _, nll in found["curve"]]
+    for name, value in (("last", curve[-1]), ("best", min(curve))):
+        stored = found[f"{name}_valid_perplexity"]
+        within = 0.001 + 1e-4 * stored  # the curve is rounded
+        yield f"{name} perplexity", stored, value, within
+    chosen = found["valid_bleu_by_alpha"]
+    alpha = float(max(chosen, key=chosen.get))
+    yield "penalty", found["rows"][-1]["settings"]["alpha"], alpha
+    if "outputs" in found and records.data_folder():
+        corpora = load_corpora()
+        for row in found["rows"]:
+            name = output_name(row)
+            new = scores(records.output(found, name), corpora)
+            yield name, {key: row[key] for key in new}, new
+    else:
+        yield ("BLEU: no outputs stored, or no corpus here",)
+
+
 if __name__ == "__main__":
-    main()
+    records.start(main, check)

@@ -1,28 +1,32 @@
 """Make a folder of models/ from a run: small weights, and a card with facts.
 
-    python -m experiments.ship RUN NAME [--last 10]
+    python -m experiments.ship RUN NAME [--last 10] | --check
 
 Averages the last checkpoints, writes weights in half precision, tokeniser and
 recipe, scores what it wrote on the validation part of the run's corpus, and
 fills in the model card. The first 200 of those pairs go along, as a sample for
-tests and for the book. Writes models/NAME and results/NAME.json.
+tests and for the book. Writes models/NAME and results/NAME.json, with the
+journal of the run and all outputs, from which --check computes the facts again.
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import altair as alt
 import torch
 
-from benchmarks.report import write_result
+from experiments import records
 from transformer_annotated.evaluation import bleu, evaluate
 from transformer_annotated.model import parameter_count
 from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
     list_checkpoints,
 )
+from transformer_annotated.workshop.files import CorpusError, model_names
 from transformer_annotated.workshop.journal import read_metrics
-from transformer_annotated.workshop.recipe import load_corpus, read_recipe
+from transformer_annotated.workshop.parallel import read_pairs
+from transformer_annotated.workshop.recipe import read_recipe
 from transformer_annotated.workshop.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +67,7 @@ def main() -> None:
     translator = Translator.load(folder)
     recipe = read_recipe(folder / "config.toml")
     config = translator.model.config
-    corpus = load_corpus(recipe.corpus)
+    corpus = recipe.corpus.load()
     pairs = list(corpus.splits["valid"])
     found = evaluate(translator, pairs, n_bootstrap=1000)
     sample = bleu(found.outputs[:SAMPLE], found.references[:SAMPLE])
@@ -90,8 +94,13 @@ def main() -> None:
         "sample_pairs": SAMPLE,
         "torch_threads": torch.get_num_threads(),
     }
-    write_result(
-        options.name, facts, ("torch", "sacrebleu"), seed=recipe.training.seed
+    records.write_record(
+        options.name,
+        facts,
+        ("torch", "sacrebleu"),
+        seed=recipe.training.seed,
+        runs={"training": options.run},
+        outputs={"validation": found.outputs},
     )
     card = (
         (ROOT / "experiments/card.md")
@@ -113,5 +122,41 @@ def main() -> None:
     (folder / "README.md").write_text(card, "utf-8")
 
 
+def check() -> Iterator[records.Checked]:
+    """Sizes from the files, scores from the outputs, of every model."""
+    for name in model_names():
+        if not (records.report.RESULTS / f"{name}.json").exists():
+            continue
+        found, folder = records.load_record(name), ROOT / "models" / name
+        facts = found["rows"]
+        for what, *pair in records.check_stored(found):
+            yield f"{name}, {what}", *pair
+        size = (folder / "model.safetensors").stat().st_size / 1e6
+        yield f"{name}, MB", facts["megabytes"], round(size, 2)
+        config = Translator.load(folder).model.config
+        count = parameter_count(config)
+        yield f"{name}, parameters", facts["parameters"], count
+        low, high = facts["bleu_interval"]
+        yield f"{name}, BLEU within interval", low < facts["bleu"] < high, True
+        if "outputs" in found:
+            outputs = records.output(found, "validation")
+            for key, references in known_references(folder).items():
+                score = bleu(outputs[: len(references)], references)
+                yield f"{name}, {key}", facts[key], round(score.value, 2)
+        else:
+            yield (f"{name}, BLEU: no outputs stored",)
+
+
+def known_references(folder: Path) -> dict[str, list[str]]:
+    """Of the sample, and of all validation pairs if the corpus is there."""
+    known = {"sample_bleu": read_pairs(folder / "sample.tsv")}
+    try:
+        corpus = read_recipe(folder / "config.toml").corpus.load()
+        known["bleu"] = corpus.splits["valid"]
+    except (CorpusError, ConnectionError):
+        pass
+    return {key: [pair[1] for pair in pairs] for key, pairs in known.items()}
+
+
 if __name__ == "__main__":
-    main()
+    records.start(main, check)

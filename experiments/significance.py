@@ -1,6 +1,6 @@
 """Which rows of our Table 3 differ from the base model by more than chance?
 
-    python -m experiments.significance
+    python -m experiments.significance [--check]
 
 Reads results/variations.json, trains nothing. Every row is compared with the
 same runs of the base model, in two ways. Dunnett's test takes the shared base
@@ -13,11 +13,11 @@ results/significance.json.
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.report import write_result
+from experiments import records
 from transformer_annotated.workshop.files import load_result
 
 DRAWS, SEED, SLICES = 200_000, 0, 100_000
@@ -110,7 +110,14 @@ def holm(p_values: dict[str, float]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Test all rows of several runs, in both measures."""
+    """Test all rows of several runs, and write it down."""
+    records.write_record(
+        "significance", tested(), ("numpy",), seed=SEED, draws=DRAWS
+    )
+
+
+def tested() -> list[dict]:
+    """All rows of several runs, in both measures."""
     runs = defaultdict(list)
     for run in load_result("variations")["rows"]:
         runs[run["group"], *run["paper"]["changed"].items()].append(run)
@@ -124,15 +131,25 @@ def main() -> None:
         base = values.pop(("base",))
         alone = {key: welch(row, base) for key, row in values.items()}
         corrected = holm({key: test["p_welch"] for key, test in alone.items()})
-        for key, tested in dunnett(values, base).items():
+        for key, found in dunnett(values, base).items():
             own = alone[key] | {"p_holm": corrected[key]}
             rows.append(
                 {"measure": measure, "group": key[0], "changed": dict(key[1:])}
-                | tested
+                | found
                 | {name: round(value, 4) for name, value in own.items()}
             )
-    write_result("significance", rows, ("numpy",), seed=SEED, draws=DRAWS)
+    return rows
+
+
+def check() -> Iterator[records.Checked]:
+    """That all follows from the runs that are stored."""
+    stored = records.load_record("significance")["rows"]
+    for old, new in zip(stored, tested(), strict=True):
+        what = f"{old['measure']}, {old['group']} {old['changed']}"
+        for key, value in new.items():
+            within = 0.002 if key == "p_dunnett" else 1e-9  # of a simulation
+            yield f"{what}, {key}", old[key], value, within
 
 
 if __name__ == "__main__":
-    main()
+    records.start(main, check)

@@ -7,11 +7,13 @@ dropout, smoothing and heads stay. Each row is trained with three seeds, the
 big model with one, and measured on sentences never seen: perplexity, and BLEU
 by beam search. A few rows are trained once more, four times as long. Runs that
 are there already are not repeated, so it can be stopped and started again at
-will. Writes results/variations.json.
+will. Writes results/variations.json and the journal of every run; --check
+computes scores from these again.
 """
 
 import argparse
 import json
+import math
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -19,16 +21,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.report import write_result
+from experiments import records
 from transformer_annotated.evaluation import evaluate
 from transformer_annotated.model import parameter_count
 from transformer_annotated.workshop.files import paper_tables, write_atomically
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import (
-    load_corpus,
     prepare,
     read_recipe,
-    run,
+    run_recipe,
 )
 from transformer_annotated.workshop.translator import Translator
 
@@ -79,13 +80,13 @@ def measure(folder: Path, data: Path, settings: dict) -> dict:
     changes = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     changes.append(f"prepared={json.dumps(str(data))}")
     recipe = read_recipe("grammar", changes)
-    run(recipe, folder, resume=True, progress_bar=False)
+    run_recipe(recipe, folder, resume=True, progress_bar=False)
     train, valid = (
         [row for row in read_metrics(folder) if key in row]
         for key in ("nll", "valid_nll")
     )
     scores = valid[-1]
-    corpus = load_corpus(recipe.corpus)
+    corpus = recipe.corpus.load()
     pairs = [corpus.splits["valid"][i] for i in range(SENTENCES)]
     translator = Translator.load(folder)
     score = evaluate(translator, pairs, tokenize="none").bleu  # words as such
@@ -148,7 +149,7 @@ def main() -> None:
         for is_long, about, job in running:
             results[is_long].append(about | job.result())
             print(results[is_long][-1], flush=True)
-    write_result(
+    records.write_record(
         "variations",
         results[False],
         ("torch", "sacrebleu"),
@@ -156,8 +157,31 @@ def main() -> None:
         common=COMMON,
         sentences=SENTENCES,
         longer=results[True],
+        runs={name: options.out / name for name, *_ in jobs()},
     )
 
 
+def check() -> Iterator[records.Checked]:
+    """Settings, curves and scores of every run, from what is stored."""
+    found = records.load_record("variations")
+    yield from records.check_stored(found)
+    rows = [*found["rows"], *found["longer"]]
+    for (name, _, settings, seed), row in zip(jobs(), rows, strict=True):
+        nll = row["curve"][-1][1]
+        if name in found.get("logs", {}):
+            nll = round(_last(records.journal(found, name), "valid_nll"), 4)
+        yield f"{name}, settings", row["settings"], settings
+        yield f"{name}, seed", row["seed"], seed
+        yield f"{name}, updates", row["curve"][-1][0], settings["steps"]
+        yield f"{name}, NLL", row["nll"], nll
+        within = 1e-4 * row["perplexity"]
+        yield f"{name}, perplexity", row["perplexity"], math.exp(nll), within
+
+
+def _last(rows: list[dict], key: str) -> float:
+    """The last value of a journal under a key."""
+    return [row[key] for row in rows if key in row][-1]
+
+
 if __name__ == "__main__":
-    main()
+    records.start(main, check)

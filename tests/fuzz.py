@@ -107,6 +107,8 @@ def templates(folder):
         for file, last in (("lines", "h"), ("others", "i")):
             text = "".join(f"{a} b {last}\n" for a in "acdefgjklmno")
             (out / file).write_text(f"{text}\n{last}\n")
+        files = ("--source", out / "lines", "--reference", out / "others")
+        assert call("evaluate", "--model", out, *files)[0] == 0
     return folder
 
 
@@ -233,20 +235,24 @@ def damage(draw, path):
 
 # --- cases
 
-RESUME = ("train", "--out", "RUN", "--resume", *options(["steps=6"]))
+QUIET = "--no-report"  # a second each; they are written by REPORT alone
+RESUME = ("train", "--out", "RUN", "--resume", *options(["steps=6"]), QUIET)
+REPORT = ("report", "RUN")
 TRANSLATE = ("translate", "--model", "RUN", "a b c", "", "d")
 DATA = (
     *("train", "RUN/recipe.toml", "--data", "RUN/data", "--out", "RUN/new"),
     *options(["steps=1", "prepared="]),
+    QUIET,
 )
 EVALUATE = (
     *("evaluate", "--model", "RUN", "--source", "RUN/lines"),
-    *("--reference", "RUN/others"),
+    *("--reference", "RUN/others", QUIET),
 )
 LINES = ("translate", "--model", "RUN", "--source", "RUN/lines")
 OWN = (
     *("train", "--source", "RUN/lines", "--target", "RUN/others"),
     *("--out", "RUN/new", *options([*BASE[:4], "steps=1", "vocab_size=300"])),
+    QUIET,
 )
 ARRAYS = [
     f"data/{part}/{name}"
@@ -256,21 +262,25 @@ ARRAYS = [
     ).split()
 ]
 TARGETS = [  # a file, and the commands that must read it
-    ("config.toml", (RESUME, TRANSLATE)),
+    ("config.toml", (RESUME, TRANSLATE, REPORT)),
     ("tokenizer.json", (TRANSLATE,)),
     ("model.safetensors", (TRANSLATE,)),
     ("checkpoints/step-4/model.safetensors", (RESUME,)),
     ("checkpoints/step-4/training.pt", (RESUME,)),
-    ("metrics.jsonl", (RESUME,)),
-    ("data/prepared.toml", (DATA, RESUME)),
-    ("data/tokenizer.json", (DATA,)),
+    ("metrics.jsonl", (RESUME, REPORT)),
+    ("evaluations.jsonl", (REPORT,)),
+    ("data/prepared.toml", (DATA, RESUME, REPORT)),
+    ("data/tokenizer.json", (DATA, REPORT)),
     ("ARRAY", (DATA,)),
-    ("ARRAY", (DATA,)),
+    ("ARRAY", (DATA, REPORT)),
     ("recipe.toml", (DATA,)),
     ("lines", (LINES, EVALUATE, OWN)),
     ("others", (EVALUATE, OWN)),
 ]
-GONE_IS_FINE = ("metrics.jsonl", "model.safetensors", "data/prepared.toml")
+GONE_IS_FINE = (
+    *("metrics.jsonl", "model.safetensors", "data/prepared.toml"),
+    "evaluations.jsonl",
+)
 KEYS = [
     key
     for kind in Recipe.__dataclass_fields__.values()
@@ -310,6 +320,7 @@ def change_case(draw, run):
         changes.append(f"{key}={word}".replace("\0", "\\0"))
     start = ("train", "copy") if draw.random() < 0.7 else ("prepare", "grammar")
     base = options([*BASE, "steps=1", *changes])
+    base += [QUIET] if start[0] == "train" else []
     return f"--set {changes!r:.100}", (*start, "--out", "RUN/new", *base), False
 
 
@@ -326,6 +337,8 @@ def digests(run):
 
 def may_change(name, command, code):
     """Whether a command that ended so may write to a file that was there."""
+    if command is REPORT:
+        return code == 0 and name == "report.html"
     return command is RESUME and code != 2 and not name.startswith("data/")
 
 

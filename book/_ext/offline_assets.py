@@ -13,6 +13,8 @@ from pathlib import Path
 import altair
 import vl_convert
 
+from transformer_annotated.charts.page import THEME, vega_bundle
+
 MATHJAX = "mathjax/tex-svg-full.js"
 VERSIONS = {
     "vega": altair.VEGA_VERSION,
@@ -41,9 +43,9 @@ def generate(app, config):
     lite = ".".join(altair.VEGALITE_VERSION.split(".")[:2])
     bundle = out / f"vega-{vl_convert.__version__}-{lite}.js"
     if not bundle.exists():
-        code = vl_convert.javascript_bundle(vl_version=lite)
         draft = bundle.with_suffix(".draft")
-        draft.write_text(WRAPPED.format(bundle=code), encoding="utf-8")
+        code = WRAPPED.format(bundle=vega_bundle())
+        draft.write_text(code, encoding="utf-8")
         draft.replace(bundle)
     app.vega_bundle = bundle.name
     config.html_static_path.append(str(out))
@@ -55,8 +57,11 @@ def page_assets(app, pagename, templatename, context, doctree):
     if pagename == "search":
         app.add_js_file(None, body=QUIET_SEARCH)
     if "vegaEmbed" in context.get("body", ""):
-        versions = f"window.vegaVersions = {json.dumps(VERSIONS)};"
-        app.add_js_file(None, body=versions, priority=99)
+        known = {"vegaVersions": VERSIONS, "vegaTheme": THEME}
+        body = "".join(
+            f"window.{k} = {json.dumps(v)};" for k, v in known.items()
+        )
+        app.add_js_file(None, body=body, priority=99)
         app.add_js_file("charts.js", priority=100)
         app.add_js_file(app.vega_bundle, loading_method="defer")
 

@@ -9,18 +9,7 @@
   const bundle = new Promise((resolve) =>
     document.addEventListener("vega-bundle", (event) => resolve(event.detail), { once: true })
   );
-  const ink = "currentColor"; // SVG inherits the text colour of the page, light or dark
-  const theme = {
-    background: "transparent",
-    font: "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", // explicit: Vega measures text with it
-    title: { color: ink, subtitleColor: ink },
-    axis: { labelColor: ink, titleColor: ink, domainColor: ink, tickColor: ink, gridColor: ink, gridOpacity: 0.15 },
-    legend: { labelColor: ink, titleColor: ink },
-    header: { labelColor: ink, titleColor: ink },
-    view: { stroke: ink, strokeOpacity: 0.2 },
-    text: { color: ink },
-    rule: { color: ink },
-  };
+  const theme = window.vegaTheme; // transformer_annotated.charts.page, which draws the reports of runs
   const merge = (a, b = {}) => {
     const out = { ...a };
     for (const [key, value] of Object.entries(b)) {

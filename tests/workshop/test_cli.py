@@ -25,7 +25,7 @@ from tests.site import ROOT
 from transformer_annotated import __version__, training
 from transformer_annotated.evaluation import bleu, paper_bleu
 from transformer_annotated.text import load_tokenizer
-from transformer_annotated.workshop import recipe
+from transformer_annotated.workshop import cli, recipe
 from transformer_annotated.workshop.checkpoints import list_checkpoints
 from transformer_annotated.workshop.checks import TrainingError
 from transformer_annotated.workshop.cli import _recipe_for, main
@@ -48,6 +48,12 @@ def alone(monkeypatch):
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def no_reports(monkeypatch):
+    """They have tests of their own, and take a second each."""
+    monkeypatch.setattr(cli, "leave_report", lambda *_, **about: None)
 
 
 def call(*arguments):
@@ -115,7 +121,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "finished"
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    out = succeeds("train", "copy", "--out", folder, *COPY)
+    out = succeeds("train", "copy", "--out", folder, *COPY, "--no-report")
     torch.set_num_threads(before)
     (folder / "said").write_text(out)
     return folder
@@ -788,6 +794,7 @@ def test_help():
     code, out, err = call("--help")
     assert (code, err) == (0, "")
     commands = ("train", "prepare", "average", "translate", "evaluate")
+    commands += ("report",)
     for command in commands:
         assert f"\n  {command} " in out
         assert call(command, "--help")[0] == 0
@@ -1195,10 +1202,11 @@ def test_sigterm_to_a_real_process(tmp_path):
     step = list_checkpoints(folder / "checkpoints")[-1].name.removeprefix(
         "step-"
     )
-    assert out.splitlines()[-1] == (
+    assert out.splitlines()[-2:] == [
         f"Stopped at update {int(step):,}. Go on with: transformer-annotated "
-        f"train --out {folder} --resume"
-    )
+        f"train --out {folder} --resume",
+        f"Report: {folder / 'report.html'}",
+    ]
     ends_as_if_never_stopped(folder, int(step), tmp_path)
 
 
