@@ -99,7 +99,7 @@ def test_searches_find_what_the_full_pass_finds(config, beam, monkeypatch):
 
     fast = search()
     monkeypatch.setattr(
-        "transformer_annotated.decoding.IncrementalDecoder", Full
+        "transformer_annotated.decoding.start_decoding", Full
     )
     assert search() == fast
 
