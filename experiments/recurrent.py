@@ -41,6 +41,7 @@ from transformer_annotated.workshop.checkpoints import (
     load_weights,
 )
 from transformer_annotated.workshop.files import load_result, write_atomically
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.memory import count_parameters
 from transformer_annotated.workshop.models import kind_of
 from transformer_annotated.workshop.recipe import (
@@ -53,7 +54,7 @@ from transformer_annotated.workshop.sampling import sample_sentences
 from transformer_annotated.workshop.translator import Translator
 
 SEEDS = (0, 1, 2)
-STEPS, EVERY, SENTENCES = 1500, 150, 600
+STEPS, EVERY, SENTENCES = 900, 150, 600
 LENGTHS = ((1, 8), (9, 12), (13, 16), (17, 20), (21, 24), (25, 40))
 SMALL = "layers=2 d_model=64 d_ff=256"
 MODELS = {  # a recipe, and sizes for equal parameters
@@ -85,7 +86,9 @@ def recipe_of(name: str, task: str, seed: int, out: Path) -> Recipe:
 def train(name: str, task: str, seed: int, folder: Path) -> Translator:
     """A trained model, from what is there of its run."""
     recipe = recipe_of(name, task, seed, folder.parent)
-    run_recipe(recipe, folder, resume=True, progress_bar=False)
+    state = run_recipe(recipe, folder, resume=True, progress_bar=False)
+    if not state.finished(recipe.training):
+        raise SystemExit(f"{name}: stopped; start again to go on")
     return Translator.load(folder, device="cpu")
 
 
@@ -202,6 +205,49 @@ def speed(out: Path) -> list[dict]:
     ]
 
 
+NOUNS = "König Arzt, Lehrer Koch, Bruder Sohn, Hund Esel, Vogel Wolf, Koch Hund"
+VERBS = "besucht liebt fragt rettet sucht sieht".split()
+
+
+def context_map(out: Path) -> tuple[list[dict], dict]:
+    """Context vectors of the LSTM for paraphrases, and who lies next."""
+    translator = Translator.load(out / "LSTM-0", device="cpu")
+    model, rows = translator.model, []
+    for nouns, verb in zip(NOUNS.split(", "), VERBS, strict=True):
+        for roles, (who, whom) in enumerate(
+            (nouns.split(), nouns.split()[::-1])
+        ):
+            for text in (
+                f"der {who} {verb} heute den {whom} .",
+                f"heute {verb} der {who} den {whom} .",
+            ):
+                rows.append(
+                    {
+                        "situation": f"{nouns.replace(' ', ', ')}: {verb}",
+                        "roles": ("as named", "exchanged")[roles],
+                        "meaning": f"{who} {verb} {whom}",
+                        "sentence": text,
+                    }
+                )
+    ids = [translator.tokenizer.encode(row["sentence"], "de") for row in rows]
+    src = collate(ids)
+    with torch.no_grad():
+        vectors = model.context(model.encode(src), src)
+    centred = vectors - vectors.mean(0)
+    plane = centred @ torch.linalg.svd(centred, full_matrices=False)[2][:2].T
+    distance = torch.cdist(vectors, vectors).fill_diagonal_(float("inf"))
+    found = {"sentences": len(rows), "paraphrase": 0, "swapped": 0}
+    for row, (x, y), near in zip(
+        rows, plane.tolist(), distance.argmin(1).tolist(), strict=True
+    ):
+        row |= {"x": round(x, 3), "y": round(y, 3)}
+        same = rows[near]["meaning"] == row["meaning"]
+        other = rows[near]["situation"] == row["situation"] and not same
+        found["paraphrase"] += same
+        found["swapped"] += other
+    return rows, found
+
+
 def scores(runs: list[dict]) -> list[dict]:
     """BLEU of each run: of all, by length, and along the training."""
     pairs, few = test_pairs(), valid_pairs()
@@ -266,6 +312,8 @@ def main() -> None:
         for name in MODELS
     ]
     outputs.write_bytes(lzma.compress(json.dumps(runs).encode()))
+    rows, nearest = context_map(out)
+    tokens = read_metrics(out / "RNN-0")[-1]["tokens"]
     write_result(
         "recurrent",
         scores(runs),
@@ -273,7 +321,10 @@ def main() -> None:
         seed=SEEDS,
         updates=STEPS,
         sentences=len(test_pairs()),
+        tokens_per_update=round(tokens / STEPS),
         reverse=letters,
+        map=rows,
+        nearest=nearest,
         speed=cached(out / "speed.json", lambda: speed(out)),
     )
 

@@ -9,7 +9,7 @@ import yaml
 
 from tests.site import ROOT
 
-MOST_WORDS, MOST_LINES, ALL_WORDS = 3000, 200, 32_000
+MOST_WORDS, MOST_LINES, ALL_WORDS = 3000, 200, 35_000
 ROAD = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 EACH_CHAPTER = pytest.mark.parametrize("path", ROAD, ids=lambda p: p.stem)
 TO_COME = {"4"}  # sections of the paper whose chapters are not written yet

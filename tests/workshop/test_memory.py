@@ -1,6 +1,7 @@
 """A model that cannot fit is refused before anything is built."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
