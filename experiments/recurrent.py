@@ -54,7 +54,7 @@ from transformer_annotated.workshop.sampling import sample_sentences
 from transformer_annotated.workshop.translator import Translator
 
 SEEDS = (0, 1, 2)
-STEPS, EVERY, SENTENCES = 900, 150, 600
+STEPS, EVERY, SENTENCES = 450, 150, 480
 LENGTHS = ((1, 8), (9, 12), (13, 16), (17, 20), (21, 24), (25, 40))
 SMALL = "layers=2 d_model=64 d_ff=256"
 MODELS = {  # a recipe, and sizes for equal parameters
@@ -67,7 +67,7 @@ GRAMMAR = (
     f"depth=1 steps={STEPS} batch_tokens=2000 warmup=200 log_every=50 "
     f"validate_every={EVERY} checkpoint_every={EVERY} keep=100"
 )
-REVERSE_STEPS, LINES = 1000, 100
+REVERSE_STEPS, LINES = 600, 100
 REVERSE = (
     f"corpus.name=reverse corpus.source= corpus.target= steps={REVERSE_STEPS} "
     "batch_tokens=1000 warmup=100 log_every=100 validate_every=500 "
@@ -120,8 +120,10 @@ def run(name: str, seed: int, folder: Path) -> dict:
     few = valid_pairs()
     along = {}
     for path in list_checkpoints(folder / "checkpoints"):
-        load_weights(translator.model, path)
         step = int(path.name.removeprefix("step-"))
+        if step > STEPS or step % EVERY:  # of a run that was longer
+            continue
+        load_weights(translator.model, path)
         along[step] = translate(translator, [pair.german for pair in few])
     return {
         "model": name,
@@ -302,18 +304,22 @@ def main() -> None:
         )
         for seed, name in itertools.product(options.seeds, options.models)
     ]
-    if len(runs) < len(SEEDS) * len(MODELS):  # the rest is done elsewhere
-        return
     letters = [
         cached(
             out / f"{name}-reverse.json",
             lambda n=name: reverse(n, out / f"{n}-reverse"),
         )
-        for name in MODELS
+        for name in options.models
     ]
+    if len(runs) < len(SEEDS) * len(MODELS):  # the rest is done elsewhere
+        return
     outputs.write_bytes(lzma.compress(json.dumps(runs).encode()))
     rows, nearest = context_map(out)
-    tokens = read_metrics(out / "RNN-0")[-1]["tokens"]
+    tokens = max(
+        row["tokens"]
+        for row in read_metrics(out / "RNN-0")
+        if row["step"] <= STEPS
+    )
     write_result(
         "recurrent",
         scores(runs),

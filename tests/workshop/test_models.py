@@ -88,10 +88,7 @@ def test_a_recurrent_decoder_goes_on_with_the_rows_that_are_chosen(
         ({"kind": 3}, r"\[model\] unknown kind, '3'; known: transformer, rec"),
         ({"kind": "recurrent", "heads": 2}, r"unknown key in \[model\], 'head"),
         ({"cell": "lstm"}, r"unknown key in \[model\], 'cell'; known: layers"),
-        (
-            {"kind": "recurrent", "cel": "x"},
-            r"unknown key .*mean 'cell'",
-        ),
+        ({"kind": "recurrent", "cel": "x"}, r"unknown key .*mean 'cell'"),
         ({"kind": "recurrent", "cell": "x"}, r"\[model\] unknown cell, 'x'"),
     ],
 )
