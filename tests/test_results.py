@@ -216,7 +216,7 @@ def test_there_is_attention_and_no_recurrence():
 
 # --- every result
 
-RESULTS = sorted(path.stem for path in (ROOT / "results").iterdir())
+RESULTS = sorted(path.stem for path in (ROOT / "results").glob("*.json"))
 CHAPTERS = [
     path.read_text("utf-8") for path in (ROOT / "notebooks").rglob("*.ipynb")
 ]

@@ -15,10 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_annotated.workshop.checks import (
-    check_fields,
-    unknown_name,
-)
+from .workshop.checks import check_fields, unknown_name
 from .workshop.dropout import Dropout
 from .workshop.tensors import check_ids, check_padding
 
