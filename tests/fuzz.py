@@ -29,6 +29,7 @@ import traceback
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import tomli_w
 import torch
@@ -283,8 +284,9 @@ GONE_IS_FINE = (
 )
 KEYS = [
     key
-    for kind in Recipe.__dataclass_fields__.values()
-    for key in kind.type.__dataclass_fields__
+    for part in Recipe.__dataclass_fields__.values()
+    for kind in get_args(part.type) or (part.type,)
+    for key in kind.__dataclass_fields__
 ]
 
 

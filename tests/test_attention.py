@@ -14,16 +14,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_annotated.attention import (
     MultiHeadAttention,
-    additive_score,
     attention,
     attention_weights,
     causal_mask,
-    cosine_score,
-    dot_score,
     fused_attention,
-    general_score,
-    location_score,
     padding_mask,
+)
+from transformer_annotated.recurrent import (
+    additive_score,
+    dot_score,
     scaled_dot_score,
 )
 
@@ -409,32 +408,6 @@ def test_compiles_to_one_graph():
 # Rival scores
 
 
-def test_scaled_dot_score_is_the_score_of_attention():
-    """The paper's score is the dot product over the root of d_k."""
-    q, k, _ = qkv(2, 5)
-    assert_close(scaled_dot_score(q, k), dot_score(q, k) / math.sqrt(8))
-    assert_close(scaled_dot_score(q, k).softmax(-1), attention_weights(q, k))
-
-
-def test_cosine_score_is_torch_cosine_similarity():
-    """Content-based scores do not depend on lengths."""
-    q, k, _ = qkv(2, 5)
-    expected = F.cosine_similarity(q.unsqueeze(-2), k.unsqueeze(-3), dim=-1)
-    assert_close(cosine_score(q, k), expected)
-    assert_close(cosine_score(3 * q, 5 * k), expected)
-
-
-def test_additive_score_is_a_network_on_the_concatenation():
-    """Two matrices on q and k are one matrix on q and k laid end to end."""
-    q, k, _ = qkv(2, 5)
-    w_q, w_k, u = torch.randn(8, 3), torch.randn(8, 3), torch.randn(3)
-    pairs = torch.cat(
-        torch.broadcast_tensors(q.unsqueeze(-2), k.unsqueeze(-3)), dim=-1
-    )
-    expected = (pairs @ torch.cat([w_q, w_k])).tanh() @ u
-    assert_close(additive_score(q, k, w_q, w_k, u), expected)
-
-
 def recall_error(score, d_k, seed, steps=250):
     """The error after learning to fetch eight facts by their names."""
     torch.manual_seed(seed)
@@ -485,22 +458,6 @@ def test_additive_score_holds_a_hidden_layer_for_every_pair():
     with LargestTensor() as dot:
         dot_score(q, k)
     assert (additive.numel, dot.numel) == (50 * 60 * 32, 50 * 60)
-
-
-def test_general_score_is_a_bilinear_form():
-    """With the identity it is the dot product; sizes may differ."""
-    q, k, _ = qkv(2, 5)
-    assert_close(general_score(q, k, torch.eye(8)), dot_score(q, k))
-    w = torch.randn(8, 4)
-    expected = torch.einsum("btd,de,bse->bts", q, w, k[..., :4])
-    assert_close(general_score(q, k[..., :4], w), expected)
-
-
-def test_location_score_never_sees_a_key():
-    """It maps a query straight to one score for each position."""
-    q, _, _ = qkv(2, 5)
-    w = torch.randn(8, 7)
-    assert_close(location_score(q, w), torch.einsum("btd,ds->bts", q, w))
 
 
 # Bad input

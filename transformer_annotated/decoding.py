@@ -16,10 +16,8 @@ from torch import Tensor
 
 from .model import Transformer
 from .text import BOS, EOS
-from transformer_annotated.workshop.incremental import (
-    IncrementalDecoder,
-    blockwise_topk,
-)
+from .workshop.incremental import blockwise_topk
+from .workshop.models import start_decoding
 
 # %% ../notebooks/15_decoding.ipynb #3505802f
 def length_penalty(
@@ -94,7 +92,7 @@ def greedy_decode(
     _check_search(extra_length=extra_length)
     answers = [[] for _ in range(len(src))]
     with eval_mode(model):
-        decoder = IncrementalDecoder(model, src)
+        decoder = start_decoding(model, src)
         limits = max_lengths(model, src, extra_length)        # (B,)
         source_index = torch.arange(len(src), device=src.device)  # (R,)
         tokens = src.new_full((len(src), 1), BOS)             # (R, 1 + t)
@@ -141,7 +139,7 @@ class BeamSearch:
         self, model: Transformer, src: Tensor, beam: int, alpha: float,
         offset: int, n_best: int, extra_length: int,
     ) -> None:
-        self.decoder = IncrementalDecoder(model, src)
+        self.decoder = start_decoding(model, src)
         self.beam, self.n_best = beam, n_best
         self.alpha, self.offset = alpha, offset
         self.limits = max_lengths(model, src, extra_length)        # (B,)

@@ -98,9 +98,7 @@ def test_searches_find_what_the_full_pass_finds(config, beam, monkeypatch):
         return [[h.tokens for h in hypotheses] for hypotheses in found]
 
     fast = search()
-    monkeypatch.setattr(
-        "transformer_annotated.decoding.IncrementalDecoder", Full
-    )
+    monkeypatch.setattr("transformer_annotated.decoding.start_decoding", Full)
     assert search() == fast
 
 

@@ -1,6 +1,7 @@
 """A model that cannot fit is refused before anything is built."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_arithmetic_agrees_with_the_model(switches):
 
 def test_a_model_that_cannot_fit_is_not_built(monkeypatch):
     """The line says how many bytes it would take."""
-    monkeypatch.setattr(memory, "Transformer", None)
+    monkeypatch.setattr(memory, "kind_of", None)
     count = count_parameters(HUGE)
     with pytest.raises(ValueError, match=rf"^x: .* takes {4 * count:,} bytes$"):
         build_model(HUGE, "x")
@@ -61,6 +62,8 @@ def test_memory_that_others_have_taken(monkeypatch):
     def full(config):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:127]\nmore")
 
-    monkeypatch.setattr(memory, "Transformer", full)
+    monkeypatch.setattr(
+        memory, "kind_of", lambda config: SimpleNamespace(model=full)
+    )
     with pytest.raises(ValueError, match=r"^model: no memory for"):
         build_model(TransformerConfig.tiny(100))

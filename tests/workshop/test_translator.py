@@ -17,12 +17,9 @@ from transformer_annotated.model import Transformer, TransformerConfig
 from transformer_annotated.text import BOS, EOS, train_bpe, train_word_tokenizer
 from transformer_annotated.workshop.checkpoints import save_checkpoint
 from transformer_annotated.workshop.files import model_names, read_toml
+from transformer_annotated.workshop.models import record_attention
 from transformer_annotated.workshop.recipe import read_recipe
-from transformer_annotated.workshop.translator import (
-    Translation,
-    Translator,
-    record_attention,
-)
+from transformer_annotated.workshop.translator import Translation, Translator
 
 TEXTS = [
     "Ich sehe den Hund.",
@@ -457,9 +454,7 @@ def test_a_wide_beam_has_small_batches(translator, monkeypatch):
 def test_a_model_that_no_machine_holds(tmp_path, change, message, monkeypatch):
     """Refused by its configuration, before anything is built."""
     a_translator().save(tmp_path)
-    monkeypatch.setattr(
-        "transformer_annotated.workshop.memory.Transformer", None
-    )
+    monkeypatch.setattr("transformer_annotated.workshop.memory.kind_of", None)
     config = tmp_path / "config.toml"
     key = change.partition(" ")[0]
     text = re.sub(rf"(?m)^{key} = .*$", change, config.read_text())

@@ -8,11 +8,19 @@ __all__ = ['count_parameters', 'check_memory', 'build_model']
 # %% ../../notebooks/workshop/checks.ipynb #5c1de002
 import os
 
-from ..model import Transformer, TransformerConfig
+import torch
+from torch import nn
+
+from ..layers import TransformerConfig
+from .models import ModelConfig, kind_of
 
 
-def count_parameters(config: TransformerConfig) -> int:
-    """How many parameters a model has, by arithmetic alone."""
+def count_parameters(config: ModelConfig) -> int:
+    """How many parameters a model has, without making one of them."""
+    if not isinstance(config, TransformerConfig):
+        with torch.device("meta"):              # shapes alone
+            model = kind_of(config).model(config)
+        return sum(p.numel() for p in model.parameters())
     c, (d_k, d_v) = config, config.head_sizes
     attention = 2 * c.heads * (d_k + d_v) * c.d_model
     if c.attention_bias:
@@ -25,7 +33,7 @@ def count_parameters(config: TransformerConfig) -> int:
 
 
 def check_memory(
-    config: TransformerConfig, where: str = "model", training: bool = False
+    config: ModelConfig, where: str = "model", training: bool = False
 ) -> None:
     """Refuse a model that this machine cannot hold; ``where`` names it."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -34,19 +42,17 @@ def check_memory(
 
 
 def build_model(
-    config: TransformerConfig, where: str = "model", training: bool = False
-) -> Transformer:
+    config: ModelConfig, where: str = "model", training: bool = False
+) -> nn.Module:
     """A model, to use or to train, if there is memory for it."""
     check_memory(config, where, training)
     try:
-        return Transformer(config)
+        return kind_of(config).model(config)
     except (RuntimeError, MemoryError):         # others need some of it, too
         raise _no_memory(config, where, training) from None
 
 
-def _no_memory(
-    config: TransformerConfig, where: str, training: bool
-) -> ValueError:
+def _no_memory(config: ModelConfig, where: str, training: bool) -> ValueError:
     """What to say then."""
     count = count_parameters(config)
     each, way = (16, "train") if training else (4, "use")

@@ -17,7 +17,6 @@ import torch
 from filelock import FileLock
 
 from ..distributed import SINGLE, Worker
-from ..model import TransformerConfig
 from transformer_annotated.text import (
     BPETokenizer,
     WordTokenizer,
@@ -40,6 +39,13 @@ from transformer_annotated.workshop.files import (
     write_toml,
 )
 from .memory import build_model, check_memory
+from transformer_annotated.workshop.models import (
+    DEFAULT_KIND,
+    ModelConfig,
+    config_from_table,
+    config_table,
+    known_keys,
+)
 from .parallel import file_states, has_changed
 
 # %% ../../notebooks/workshop/recipe.ipynb #b5fc3128
@@ -175,7 +181,7 @@ class Recipe:
 
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
-    model: TransformerConfig
+    model: ModelConfig
     training: TrainingConfig
 
     @classmethod
@@ -186,9 +192,10 @@ class Recipe:
         _check_keys(tables, where)
         parts = {}
         for table, kind in _TABLES.items():
-            row = dict(tables.get(table, {}))
-            if table == "model":
-                row["vocab_size"] = 1           # until the tokeniser is there
+            row = tables.get(table, {})
+            if table == "model":                # its vocabulary is yet to come
+                parts[table] = config_from_table(row, where)
+                continue
             try:
                 parts[table] = kind(**row)
             except ValueError as problem:
@@ -197,19 +204,18 @@ class Recipe:
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The recipe as plain tables, with every value that TOML can say."""
-        return {table: {key: row[key] for key in _known_keys(table)
-                        if row[key] is not None}
-                for table, row in asdict(self).items()}
+        tables = {table: asdict(getattr(self, table)) for table in _TABLES}
+        return tables | {"model": config_table(self.model)}
 
 # %% ../../notebooks/workshop/recipe.ipynb #b5ae38c8
 _TABLES = {part.name: part.type for part in fields(Recipe)}
 
 
-def _known_keys(table: str) -> list[str]:
-    """What a table may hold; the vocabulary is the tokeniser's business."""
-    names = [part.name for part in fields(_TABLES[table])]
-    return [name for name in names
-            if table != "model" or name not in ("vocab_size", "pad")]
+def _known_keys(table: str, kind: str = DEFAULT_KIND) -> list[str]:
+    """What a table may hold, with a kind of model."""
+    if table == "model":
+        return known_keys(kind)
+    return [part.name for part in fields(_TABLES[table])]
 
 
 def _check_keys(tables: Mapping[str, Mapping[str, Any]], where: str) -> None:
@@ -220,7 +226,7 @@ def _check_keys(tables: Mapping[str, Mapping[str, Any]], where: str) -> None:
                              + unknown_name("table", table, _TABLES))
         if not isinstance(row, Mapping):
             raise ValueError(f"{where}: {table} is a value, expected a table")
-        for key in row:
+        for key in row if table != "model" else ():     # which knows its own
             if key not in (known := _known_keys(table)):
                 name = f"key in [{table}]"
                 raise ValueError(f"{where}: {unknown_name(name, key, known)}")
@@ -253,12 +259,14 @@ def _apply(tables: dict[str, dict], change: str) -> None:
     table, dot, name = key.strip().rpartition(".")
     if not equals or not name:
         raise ValueError(f"--set {change:.80}: expected key=value")
-    holders = [t for t in _TABLES if name in _known_keys(t)]
+    kind = tables.get("model", {}).get("kind", DEFAULT_KIND)
+    keys = {t: _known_keys(t, kind) for t in _TABLES}
+    holders = [t for t in _TABLES if name in keys[t]]
     if not dot and len(holders) > 1:
         raise ValueError(f"--set {change:.80}: several tables have {name!r}; "
                          "say " + " or ".join(f"{t}.{name}" for t in holders))
     if not dot and not holders:
-        known = [key for t in _TABLES for key in _known_keys(t)]
+        known = [key for t in _TABLES for key in keys[t]]
         raise ValueError(f"--set {change:.80}: "
                          + unknown_name("key", name, known))
     tables.setdefault(table if dot else holders[0], {})[name] = _value(value)
