@@ -9,7 +9,7 @@ and on lines of letters to reverse with one. With some ``--models`` only, it
 trains them and writes no result. Measures BLEU against the length
 of the sentence and against the updates so far, and processor time of training
 and decoding. Runs that are there are not repeated. Writes
-results/recurrent.json, and every translation to results/raw/recurrent.json.xz,
+results/recurrent.json, and every translation to results/recurrent/translations.json.xz,
 from which ``--check`` computes the scores again.
 """
 
@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    outputs = RESULTS / "raw" / "recurrent.json.xz"
+    outputs = RESULTS / "recurrent" / "translations.json.xz"
     if options.check:
         runs = json.loads(lzma.decompress(outputs.read_bytes()))
         assert scores(runs) == load_result("recurrent")["rows"]

@@ -71,7 +71,7 @@ def render_directives(notebook: dict) -> dict:
 def inputs(package: Path) -> list[Path]:
     """All files on which the output of a chapter may depend."""
     parts = package.rglob("*.py"), package.glob("recipes/*.toml")
-    places = ("models/*/*", "results/*", "book/paper/*")
+    places = ("models/*/*", "results/*.json", "book/paper/*")
     data = (package.parent.glob(place) for place in places)
     return sorted(file for found in (*parts, *data) for file in found)
 
