@@ -374,7 +374,9 @@ def test_two_heads_keep_apart_what_one_averages():
 def test_the_comparison_is_what_its_translations_say():
     """Scores again, from what every model wrote; equal sizes and seeds."""
     stored = load_result("recurrent")
-    raw = lzma.decompress((ROOT / "results/recurrent/translations.json.xz").read_bytes())
+    raw = lzma.decompress(
+        (ROOT / "results/recurrent/translations.json.xz").read_bytes()
+    )
     assert scores(json.loads(raw)) == stored["rows"]
     counts = [row["parameters"] for row in stored["rows"]]
     assert len(counts) == 4 * len(stored["seed"])

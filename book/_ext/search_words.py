@@ -27,14 +27,15 @@ def spellings(text: str) -> list[str]:
     return sorted({found for found in new if found != text})
 
 
-def index_terms(title: str) -> list[str]:
-    """What the index of the book has for a heading."""
+def index_terms(title: str) -> dict[str, str]:
+    """What the index has for a heading: "main", or "" for its single words."""
     heading = HEADING.match(title)
     if heading:
         term = heading[2].strip()
-        words = re.findall(r"[\w-]{7,}", term)
-        return [*heading[1].split(", "), term, *spellings(term), *words]
-    return ["warmup"] if "warm-up" in title.lower() else []
+        words = dict.fromkeys(re.findall(r"[\w-]{7,}", term), "")
+        names = [*heading[1].split(", "), term, *spellings(term)]
+        return words | dict.fromkeys(names, "main")
+    return {"warmup": "main"} if "warm-up" in title.lower() else {}
 
 
 class SearchWords(SphinxTransform):
@@ -46,9 +47,11 @@ class SearchWords(SphinxTransform):
         """Both are read by the search of the site."""
         for section in self.document.findall(nodes.section):
             title = section.next_node(nodes.title)
+            if title is None:
+                continue
             entries = [
-                ("single", term, section["ids"][0], "main", None)
-                for term in (index_terms(title.astext()) if title else ())
+                ("single", term, section["ids"][0], rank, None)
+                for term, rank in index_terms(title.astext()).items()
             ]
             if entries:
                 section.insert(1, addnodes.index(entries=entries))

@@ -37,6 +37,6 @@ def show_table(
             for key, tag in tags.items()) + "</tr>"
         for i, row in enumerate(rows))
     return HTMLTable(
-        '<div style="overflow-x: auto"><table class="table">'
+        '<div style="overflow-x: auto" tabindex="0"><table class="table">'
         f"<caption>{html.escape(caption)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>")
