@@ -9,7 +9,7 @@ and on lines of letters to reverse with one. With some ``--models`` only, it
 trains them and writes no result. Measures BLEU against the length
 of the sentence and against the updates so far, and processor time of training
 and decoding. Runs that are there are not repeated. Writes
-results/recurrent.json, and every translation to results/recurrent/translations.json.xz,
+results/recurrent.json, and every translation to the folder results/recurrent,
 from which ``--check`` computes the scores again.
 """
 
