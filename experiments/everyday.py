@@ -4,7 +4,7 @@
 
 Sets 2,000 pairs of Tatoeba's training part aside, as a test on which nothing is
 chosen. To the rest it adds sentences of the European Parliament, for words that
-nobody says at breakfast, and a second copy of some everyday pairs as people type
+are rare at breakfast, and a second copy of some everyday pairs as people type
 them, without capitals or full stop on either side, so that an answer is written
 like its question. Writes train, val and test as tables, which the corpus
 "everyday" reads.

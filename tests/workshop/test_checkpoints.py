@@ -46,10 +46,12 @@ from transformer_annotated.training import (
 from transformer_annotated.workshop import files
 from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
+    dequantize,
     list_checkpoints,
     load_checkpoint,
     load_weights,
     prune_checkpoints,
+    quantize,
     read_checkpoints,
     regular_checkpoints,
     save_checkpoint,
@@ -321,6 +323,30 @@ def test_damaged_weights_are_refused(tmp_path, how):
     with pytest.raises(ValueError, match=r"model\.safetensors: cannot be read"):
         load_checkpoint(path, model, noam(model), {})
     assert same(model.state_dict(), before)
+
+
+def test_a_byte_a_number_by_hand():
+    """The largest of a row is 127, and its scale brings it back."""
+    packed = quantize({"w": torch.tensor([[2.54, -1.27], [0.0, 0.0]])})
+    assert packed["w"].tolist() == [[127, -64], [0, 0]]  # 63.5, to even
+    assert packed["w"].dtype == torch.int8
+    assert_close(packed["w.scale"][0], torch.tensor([0.02]))
+    expected = torch.tensor([[2.54, -1.28], [0.0, 0.0]])
+    assert_close(dequantize(packed), {"w": expected})
+
+
+@pytest.mark.parametrize("scale", [None, torch.ones(2), torch.ones(3, 1)])
+def test_whole_numbers_without_scales_are_refused(tmp_path, scale):
+    """They would be weights a hundred times too large."""
+    path = saved(tmp_path)
+    weights = load_file(path / "model.safetensors")
+    name = next(name for name, w in weights.items() if w.dim() == 2)
+    weights[name] = weights[name].to(torch.int8)
+    if scale is not None:
+        weights[f"{name}.scale"] = scale
+    save_file(weights, path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"cannot be read: .*without a scale"):
+        load_weights(tiny(), path)
 
 
 @pytest.mark.parametrize("how", DAMAGE)

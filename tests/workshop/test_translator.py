@@ -214,6 +214,23 @@ def test_what_is_saved_can_be_loaded(tmp_path, translator):
     )
 
 
+def test_a_byte_a_number_can_be_loaded(tmp_path, translator):
+    """It is smaller, and no weight is off by more than half a step."""
+    translator.save(tmp_path / "half")
+    translator.save(tmp_path / "byte", int8=True)
+    half, byte = (
+        (tmp_path / name / "model.safetensors").stat().st_size
+        for name in ("half", "byte")
+    )
+    assert byte < 0.8 * half  # headers and scales of so small a model weigh
+    again = Translator.load(tmp_path / "byte").model.state_dict()
+    for name, ours in translator.model.state_dict().items():
+        rows = ours.abs().amax(-1, keepdim=True) if ours.dim() == 2 else ours
+        step = rows.abs() / (127 if ours.dim() == 2 else 1000)
+        assert again[name].dtype == torch.float32
+        assert ((again[name] - ours).abs() <= 0.51 * step + 1e-7).all()
+
+
 def test_a_run_without_an_average_has_its_last_checkpoint(tmp_path):
     """And with one, the average."""
     folder, last = tmp_path / "run", a_translator(seed=2)

@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['Stateful', 'save_checkpoint', 'list_checkpoints', 'regular_checkpoints', 'prune_checkpoints', 'DamagedCheckpoint',
-           'load_weights', 'load_checkpoint', 'load_last_checkpoint', 'read_checkpoints', 'average_checkpoints']
+           'load_weights', 'load_checkpoint', 'load_last_checkpoint', 'read_checkpoints', 'quantize', 'dequantize',
+           'average_checkpoints']
 
 # %% ../../notebooks/workshop/checkpoints.ipynb #12cdd0da
 import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -153,7 +154,7 @@ def _read_weights(checkpoint: Path) -> dict[str, Tensor]:
     """The parameters of a checkpoint, by name."""
     file = checkpoint / "model.safetensors"
     try:
-        return load_file(existing_file(file))
+        return dequantize(load_file(existing_file(file)))
     except (OSError, ValueError, SafetensorError) as problem:
         raise _damaged(file, problem) from None
 
@@ -239,6 +240,35 @@ def _check_progress(checkpoint: Path, progress: dict, start: dict) -> None:
         if not fits or (name == "step" and value != _step(checkpoint)):
             raise _damaged(checkpoint / "training.pt", ValueError(
                 f"{name} is {value!r:.80}"))
+
+# %% ../../notebooks/workshop/checkpoints.ipynb #fe008a6f
+def quantize(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Matrices ``(n, d)`` as int8, with a scale ``(n, 1)`` for their rows.
+
+    The scale of ``name`` is called ``name.scale``. Vectors become float16.
+    """
+    packed = {}
+    for name, tensor in weights.items():
+        if tensor.dim() != 2:
+            packed[name] = tensor.half()
+            continue
+        scale = tensor.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+        packed[name] = (tensor / scale).round().to(torch.int8)
+        packed[f"{name}.scale"] = scale
+    return packed
+
+
+def dequantize(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What :func:`quantize` was given, rounded; other weights as they are."""
+    weights = dict(packed)
+    for name, tensor in packed.items():
+        if tensor.dtype == torch.int8:
+            scale = weights.pop(f"{name}.scale", None)
+            if scale is None or scale.shape != (len(tensor), 1):
+                raise ValueError(f"{name}: whole numbers without a scale for "
+                                 "each row")
+            weights[name] = tensor * scale
+    return weights
 
 # %% ../../notebooks/workshop/checkpoints.ipynb #011dbb8d
 def average_checkpoints(found: Sequence[Path], file: Path) -> None:

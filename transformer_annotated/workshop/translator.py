@@ -29,6 +29,7 @@ from transformer_annotated.text import (
 )
 from transformer_annotated.workshop.checkpoints import (
     load_weights,
+    quantize,
     read_checkpoints,
 )
 from .checks import check_at_least
@@ -132,14 +133,19 @@ class Translator:
         best = "cuda" if torch.cuda.is_available() else "cpu"
         return cls(model.to(device or best), tokenizer, tables)
 
-    def save(self, folder: str | Path) -> None:
-        """Write a folder that :meth:`load` can read, in half precision."""
+    def save(self, folder: str | Path, int8: bool = False) -> None:
+        """Write a folder that :meth:`load` can read, in half precision.
+
+        With ``int8``, matrices take a byte a number, see ``quantize``.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save(folder / "tokenizer.json")
         write_toml(folder / "config.toml", self.tables)
-        weights = {name: tensor.half().contiguous()
-                   for name, tensor in self.model.state_dict().items()}
+        weights = self.model.state_dict()
+        weights = quantize(weights) if int8 else {
+            name: tensor.half().contiguous()
+            for name, tensor in weights.items()}
         write_atomically(folder / "model.safetensors",
                          lambda file: save_file(weights, file))
 
