@@ -60,6 +60,8 @@ def test_names():
     """Every recipe that the chapters speak of, sorted."""
     assert recipe_names() == [
         "copy",
+        "everyday-de-en",
+        "everyday-en-de",
         "grammar",
         "lstm-attention-grammar",
         "lstm-grammar",
@@ -317,7 +319,9 @@ def test_unknown_names():
     """The nearest name, or all of them."""
     with pytest.raises(ValueError, match=r"'cpoy'; did you mean 'copy'\?"):
         read_recipe("cpoy")
-    with pytest.raises(ValueError, match=r"'zzz'; known: copy, grammar, "):
+    with pytest.raises(
+        ValueError, match=r"'zzz'; known: copy, everyday-de-en, "
+    ):
         read_recipe("zzz")
     with pytest.raises(ValueError, match="unknown recipe, ''"):
         read_recipe("")

@@ -194,6 +194,14 @@ CATALOGUE = {
         hub="sentence-transformers/parallel-sentences-tatoeba",
         config="en-de", columns=("english", "non_english"),
         revision="01c8b6225135536ddf2c8e6a4c5ab69c03061c54"),
+    "europarl": CorpusSource(
+        {split: f"europarl/{stem}.en-de.tsv" for split, stem in
+         (("train", "train"), ("valid", "val"))},
+        home="https://www.statmt.org/europarl"),
+    "everyday": CorpusSource(
+        {split: f"everyday/{stem}.en-de.tsv" for split, stem in
+         (("train", "train"), ("valid", "val"), ("test", "test"))},
+        home="python -m experiments.everyday"),
     "wmt14-en-de": CorpusSource(
         {"train": "wmt14-en-de/train.{}", **_NEWS}, **_WMT14, config="de-en",
         sizes={"train": 4_508_785, "valid": 3_000, "test": 3_003}),

@@ -1,0 +1,56 @@
+"""The text of the shipped models: what is added, and what is set aside."""
+
+import pytest
+
+from experiments import everyday
+from transformer_annotated.workshop.corpora import Corpus
+
+
+@pytest.mark.parametrize(
+    ("lower", "bare", "expected"),
+    [
+        (True, True, "wo ist tom"),
+        (True, False, "wo ist tom?"),
+        (False, True, "Wo ist Tom"),
+    ],
+)
+def test_typed_in_haste(lower, bare, expected):
+    """Without capitals, without the last mark, or both."""
+    assert everyday.typed("Wo ist Tom?", lower, bare) == expected
+
+
+def test_both_sides_are_typed_alike():
+    """An answer is written like its question; the rate is about as asked."""
+    pairs = [(f"It is {n}.", f"Es ist {n}.") for n in range(2000)]
+    found = list(everyday.in_haste(pairs, 0.15, seed=0))
+    assert 200 < len(found) < 400
+    for english, german in found:
+        assert english[0].islower() == german[0].islower()
+        assert english.endswith(".") == german.endswith(".")
+        assert english not in dict(pairs)
+    assert found == list(everyday.in_haste(pairs, 0.15, seed=0))
+
+
+def test_what_is_set_aside_is_in_no_other_part(monkeypatch):
+    """Neither as it is, nor typed in haste; nothing long is added."""
+    said = [(f"It is {n}.", f"Es ist {n}.") for n in range(30_000)]
+    long = ("word " * 40, "Wort " * 40)
+    spoken = [long, *((f"Madam {n}.", f"Frau {n}.") for n in range(99))]
+
+    def load_corpus(name, source, target):
+        parts = {"tatoeba": said, "europarl": spoken}
+        valid = [("Yes.", "Ja.")]
+        splits = {"train": parts[name], "valid": valid}
+        return Corpus(name, source, target, splits)
+
+    monkeypatch.setattr(everyday, "load_corpus", load_corpus)
+    parts = everyday.mixture()
+    assert len(parts["test"]) == everyday.TEST
+    train = {
+        side.lower().rstrip(".") for pair in parts["train"] for side in pair
+    }
+    for pair in parts["test"]:
+        assert not train & {side.lower().rstrip(".") for side in pair}
+    assert long not in parts["train"]
+    assert ("Madam 98.", "Frau 98.") in parts["train"]
+    assert parts["val"] == [("Yes.", "Ja.")]
