@@ -319,9 +319,7 @@ def test_unknown_names():
     """The nearest name, or all of them."""
     with pytest.raises(ValueError, match=r"'cpoy'; did you mean 'copy'\?"):
         read_recipe("cpoy")
-    with pytest.raises(
-        ValueError, match=r"'zzz'; known: copy, everyday-de-en, "
-    ):
+    with pytest.raises(ValueError, match="'zzz'; known: copy, everyday"):
         read_recipe("zzz")
     with pytest.raises(ValueError, match="unknown recipe, ''"):
         read_recipe("")
