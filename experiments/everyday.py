@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from experiments import records
 from transformer_annotated.workshop.corpora import load_corpus
 from transformer_annotated.workshop.files import write_atomically
 from transformer_annotated.workshop.parallel import hold_out
@@ -75,5 +76,10 @@ def main() -> None:
         print(f"{out / name}.en-de.tsv: {len(pairs):,} pairs")
 
 
+def check() -> Iterator[records.Checked]:
+    """Nothing is stored but the text itself, which is not ours to keep."""
+    yield ("the corpus is made anew, and has no stored result",)
+
+
 if __name__ == "__main__":
-    main()
+    records.start(main, check)
