@@ -1,20 +1,20 @@
 """Kinds of positions on two tasks, within and beyond the trained length.
 
-    python -m experiments.rotary [--cache DIR] [--check]
+    python -m experiments.rotary [--cache DIR] [--seeds N …] [--check]
 
 In one task the answer depends on a distance, in the other on what stands
-there. Small decoders are trained on 32 positions, with each kind of positions
-and five seeds, and asked on 96. Those with rotations are asked again with
+there. Small decoders are trained on 16 positions, with each kind of positions
+and five seeds, and asked on 64. Those with rotations are asked again with
 slower ones, without further training. A run that the folder ``--cache`` holds
 is not repeated. Writes results/rotary.json; ``--check`` computes its means
-anew from the stored runs, and one run's accuracy from the losses' length.
+anew from the stored runs.
 """
 
 import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -32,9 +32,10 @@ from transformer_annotated.after.rotary import (
 )
 
 SEEDS = (0, 1, 2, 3, 4)
-STEPS = {"look back": 500, "repeat a segment": 800}
+STEPS = 400
+PARTS = {"within": (0, TRAINED), "beyond": (TRAINED, LONGEST)}
 FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-LEARNED, BLOCK, EVERY = 0.1, 8, 25  # a loss; positions; updates of a mean
+LEARNED, EVERY = 0.1, 20  # a loss; updates over which it is averaged
 
 
 def scaled(model: SequenceModel, task: str, scaling: str) -> list[dict]:
@@ -44,12 +45,12 @@ def scaled(model: SequenceModel, task: str, scaling: str) -> list[dict]:
         for layer in model.decoder.layers:
             position = layer.self_attention.position
             position.factor, position.scaling = factor, scaling
-        accuracy = accuracy_by_position(model, task, block=BLOCK)
-        rows.append({"factor": factor, "accuracy": rounded(accuracy)})
+        accuracy = accuracy_by_position(model, task)
+        rows.append({"factor": factor, "accuracy": rounded(accuracy.values())})
     return rows
 
 
-def rounded(numbers: Sequence[float]) -> list[float]:
+def rounded(numbers: Iterable[float]) -> list[float]:
     """To three digits after the point."""
     return [round(number, 3) for number in numbers]
 
@@ -57,19 +58,21 @@ def rounded(numbers: Sequence[float]) -> list[float]:
 def run(task: str, kind: str, seed: int) -> dict:
     """Train a model once, and ask it at all positions."""
     began = time.process_time()
-    model, losses = train_sequences(kind, task, seed, STEPS[task])
+    model, losses = train_sequences(kind, task, seed, STEPS)
     means = [
         statistics.fmean(losses[i : i + EVERY])
         for i in range(0, len(losses), EVERY)
     ]
     seconds = round(time.process_time() - began, 1)
+    accuracy = accuracy_by_position(model, task)
     row = {
         "task": task,
         "kind": kind,
         "seed": seed,
         "processor_seconds": seconds,
         "losses": rounded(means),
-        "accuracy": rounded(accuracy_by_position(model, task, block=BLOCK)),
+        "positions": list(accuracy),
+        "accuracy": rounded(accuracy.values()),
     }
     if kind == "rotary":
         for scaling in ("ntk", "linear"):
@@ -80,15 +83,11 @@ def run(task: str, kind: str, seed: int) -> dict:
 def summary(rows: Sequence[dict]) -> list[dict]:
     """Over seeds: accuracy within and beyond, and when it was learned."""
     found = []
-    for task, kind in product(STEPS, KINDS):
+    for task, kind in product(TASKS, KINDS):
         mine = [r for r in rows if (r["task"], r["kind"]) == (task, kind)]
         row = {"task": task, "kind": kind, "runs": len(mine)}
-        parts = {
-            "within": slice(0, TRAINED // BLOCK),
-            "beyond": slice(TRAINED // BLOCK, LONGEST // BLOCK),
-        }
-        for name, part in parts.items():
-            values = [asked_mean(r, part) for r in mine]
+        for name, ends in PARTS.items():
+            values = [mean_between(r, *ends) for r in mine]
             row[name] = round(statistics.fmean(values), 3)
             row[f"{name}_range"] = rounded([min(values), max(values)])
         steps = [learned_after(r["losses"]) for r in mine]
@@ -99,11 +98,10 @@ def summary(rows: Sequence[dict]) -> list[dict]:
     return found
 
 
-def asked_mean(row: dict, part: slice) -> float:
-    """Mean accuracy of blocks; the first two of segments ask for nothing."""
-    first = 2 if row["task"] == "repeat a segment" else 0
-    blocks = range(len(row["accuracy"]))[part]
-    return statistics.fmean(row["accuracy"][i] for i in blocks if i >= first)
+def mean_between(row: dict, first: int, end: int) -> float:
+    """Mean accuracy of the blocks between two positions."""
+    pairs = zip(row["positions"], row["accuracy"], strict=True)
+    return statistics.fmean(value for at, value in pairs if first <= at < end)
 
 
 def learned_after(losses: Sequence[float]) -> int | None:
@@ -114,11 +112,11 @@ def learned_after(losses: Sequence[float]) -> int | None:
     return None
 
 
-def main(cache: Path) -> None:
+def main(cache: Path, seeds: Sequence[int]) -> None:
     """Train all that the cache does not hold, and write what came of it."""
     torch.set_num_threads(1)
     rows = []
-    for seed, task, kind in product(SEEDS, STEPS, KINDS):
+    for seed, task, kind in product(seeds, TASKS, KINDS):
         file = cache / f"{task.replace(' ', '-')}-{kind}-{seed}.json"
         if not file.exists():
             row = run(task, kind, seed)
@@ -131,12 +129,11 @@ def main(cache: Path) -> None:
         "rotary",
         rows,
         ("torch",),
-        list(SEEDS),
+        list(seeds),
         threads=1,
         steps=STEPS,
         trained=TRAINED,
         longest=LONGEST,
-        block=BLOCK,
         tasks=list(TASKS),
         summary=summary(rows),
     )
@@ -154,6 +151,7 @@ def check() -> Iterator[records.Checked]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cache", type=Path, default=Path("runs/rotary"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    records.start(lambda: main(options.cache), check)
+    records.start(lambda: main(options.cache, options.seeds), check)

@@ -30,10 +30,7 @@ from transformer_annotated.workshop.checks import (
     unknown_name,
 )
 from ..workshop.incremental import IncrementalDecoder
-from transformer_annotated.workshop.models import (
-    ModelKind,
-    transformer_weights,
-)
+from ..workshop.models import ModelKind, transformer_weights
 
 # %% ../../notebooks/after/rotary.ipynb #598f0b39
 def distances(queries: int, keys: int, start: int = 0) -> Tensor:
@@ -197,18 +194,18 @@ KIND = ModelKind(RelativeConfig, relative_transformer, IncrementalDecoder,
                  transformer_weights)
 
 # %% ../../notebooks/after/rotary.ipynb #2353f6bc
-VOCABULARY, TRAINED, LONGEST = 32, 32, 96   # tokens; positions
+VOCABULARY, TRAINED, LONGEST = 16, 16, 64   # tokens; positions
 
 
 def look_back(
     sequences: int, length: int, chance: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Random tokens ``(B, T)``; the answer stands 1 to 8 places before.
+    """Random tokens ``(B, T)``; the answer stands 1 to 4 places before.
 
     How many, each token says itself. Answers that do not exist are −1.
     """
     ids = torch.randint(VOCABULARY, (sequences, length), generator=chance)
-    place = torch.arange(length) - (ids % 8 + 1)            # (B, T)
+    place = torch.arange(length) - (ids % 4 + 1)            # (B, T)
     answers = ids.gather(1, place.clamp(min=0))
     return ids, answers.masked_fill(place < 0, -1)
 
@@ -216,12 +213,12 @@ def look_back(
 def repeat_segment(
     sequences: int, length: int, chance: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """A random segment of 8 to 16 tokens ``(B, T)``, again and again.
+    """A random segment of 4 to 8 tokens ``(B, T)``, again and again.
 
     The answer is the next token, from the second time on; before, it is −1.
     """
     order = torch.rand(sequences, VOCABULARY, generator=chance).argsort(1)
-    period = torch.randint(8, 17, (sequences, 1), generator=chance)
+    period = torch.randint(4, 9, (sequences, 1), generator=chance)
     place = torch.arange(length + 1)                        # (T + 1,)
     ids = order.gather(1, place % period)                   # (B, T + 1)
     answers = ids[:, 1:].masked_fill(place[:-1] < period, -1)
@@ -284,18 +281,19 @@ class SequenceModel(nn.Module):
 
 # %% ../../notebooks/after/rotary.ipynb #50a7889f
 def train_sequences(
-    kind: str, task: str, seed: int = 0, steps: int = 800, batch: int = 32,
-    rate: float = 1e-3,
+    kind: str, task: str, seed: int = 0, steps: int = 400, batch: int = 32,
+    rate: float = 2e-3,
 ) -> tuple[SequenceModel, list[float]]:
     """Train a small model on ``TRAINED`` positions; also returns its losses."""
     if task not in TASKS:
         raise ValueError(unknown_name("task", task, TASKS))
     torch.manual_seed(seed)
     model, losses = SequenceModel(kind), []
-    adam = torch.optim.Adam(model.parameters(), rate, betas=(0.9, 0.98))
+    adam = torch.optim.Adam(model.parameters(), rate, betas=(0.9, 0.98),
+                            fused=True)
     chance = torch.Generator().manual_seed(seed)
     for step in range(1, steps + 1):
-        adam.param_groups[0]["lr"] = rate * min(step / 100, 1)  # warm-up
+        adam.param_groups[0]["lr"] = rate * min(step / 50, 1)   # warm-up
         ids, answers = TASKS[task](batch, TRAINED, chance)  # (B, T) each
         loss = F.cross_entropy(model(ids).mT, answers, ignore_index=-1)
         adam.zero_grad()
@@ -307,15 +305,20 @@ def train_sequences(
 
 @torch.no_grad()
 def accuracy_by_position(
-    model: SequenceModel, task: str, sequences: int = 256, block: int = 8
-) -> list[float]:
-    """Right answers of those asked for, in blocks of positions to 96."""
+    model: SequenceModel, task: str, sequences: int = 256, block: int = 4
+) -> dict[int, float]:
+    """What fraction of answers is right, by the first position of a block.
+
+    Sequences have ``LONGEST`` positions; a block that asks for nothing is
+    left out.
+    """
     chance = torch.Generator().manual_seed(2**20)           # none trained on
     ids, answers = TASKS[task](sequences, LONGEST, chance)
     right, asked = model(ids).argmax(-1) == answers, answers >= 0
-    counts = [part.unflatten(1, (-1, block)).sum((0, 2))
-              for part in (right, asked)]                   # (LONGEST / block,)
-    return (counts[0] / counts[1].clamp(min=1)).tolist()
+    counts = [part.unflatten(1, (-1, block)).sum((0, 2)).tolist()
+              for part in (right, asked)]                   # LONGEST / block
+    return {i * block: hits / all_
+            for i, (hits, all_) in enumerate(zip(*counts, strict=True)) if all_}
 
 # %% ../../notebooks/after/rotary.ipynb #51439273
 class LinearBias(nn.Module):
