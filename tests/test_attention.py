@@ -535,3 +535,30 @@ def test_bad_sizes_are_refused(make, message):
     """Impossible sizes: the argument and both sizes are named."""
     with pytest.raises(ValueError, match=message):
         make()
+
+
+class Halving(nn.Module):
+    """A position that halves queries, doubles keys, and biases scores."""
+
+    def forward(self, q, k, start=0):
+        """What a position returns, with less weight on what is far away."""
+        keys, queries = torch.arange(k.size(-2)), torch.arange(q.size(-2))
+        return q / 2, k * 2, -(queries[:, None] - keys).abs().to(q.dtype)
+
+
+@FLOATS
+def test_a_position_acts_on_output_and_weights_alike(dtype):
+    """Attention that has one computes with the weights that it shows."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 16, dtype=dtype)
+    attend = MultiHeadAttention(16, 4).to(dtype)
+    plain = attend.weights(x, x)
+    attend.position = Halving()
+    for mask in (None, some_mask(keys=5)):
+        weights = attend.weights(x, x, mask)
+        _, v = attend.keys_values(x, x)
+        expected = attend.w_o((weights @ v).transpose(1, 2).flatten(2))
+        assert_close(attend(x, x, x, mask), expected)
+    places = torch.arange(5, dtype=dtype)
+    biased = plain.log() - (places[:, None] - places).abs()
+    assert_close(attend.weights(x, x), biased.softmax(-1))

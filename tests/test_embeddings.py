@@ -105,3 +105,10 @@ def test_bad_sizes_are_refused(sizes, message):
     """A vocabulary and its vectors have at least one entry."""
     with pytest.raises(ValueError, match=message):
         Embeddings(*sizes)
+
+
+def test_vectors_that_are_not_scaled():
+    """As in models after the paper: rows as they are."""
+    embeddings = Embeddings(10, 16, scaled=False)
+    ids = torch.tensor([[3, 1, 9]])
+    assert_close(embeddings(ids), embeddings.weight[ids])

@@ -13,6 +13,7 @@ from transformer_annotated.attention import (
 )
 from transformer_annotated.embeddings import Embeddings
 from transformer_annotated.layers import (
+    ACTIVATIONS,
     DecoderLayer,
     EncoderLayer,
     FeedForward,
@@ -20,6 +21,7 @@ from transformer_annotated.layers import (
     TransformerConfig,
     layer_norm,
 )
+from transformer_annotated.model import Decoder, Transformer
 
 NORMS = pytest.mark.parametrize(
     "pre_norm", [False, True], ids=["post-norm", "pre-norm"]
@@ -283,3 +285,48 @@ def test_bad_sizes_are_refused(make, message):
     """The argument and what is wrong with it are named."""
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_activations_are_what_their_names_say():
+    """GELU is x Φ(x); the approximation is near it, and is not it."""
+    x = torch.linspace(-4, 4, 41, dtype=torch.float64)
+    phi = torch.distributions.Normal(0.0, 1.0).cdf(x)
+    assert_close(ACTIVATIONS["relu"](x), x.clamp(min=0))
+    assert_close(ACTIVATIONS["gelu"](x), x * phi)
+    near = ACTIVATIONS["gelu_tanh"](x)
+    assert 1e-5 < (near - x * phi).abs().max() < 1e-3
+    layer = EncoderLayer(sizes(activation="gelu"))
+    assert layer.feed_forward.activation is ACTIVATIONS["gelu"]
+    assert DecoderLayer(sizes()).feed_forward.activation is F.relu
+    for build in (
+        lambda name: sizes(activation=name),
+        lambda name: FeedForward(4, 8, name),
+    ):
+        with pytest.raises(ValueError, match=r"^unknown activation, 'gelo'"):
+            build("gelo")
+
+
+def test_every_norm_has_the_epsilon_of_the_config():
+    """Of both stacks, and of the last norm; the paper's code has 1e-6."""
+    for eps in (1e-6, 1e-12):
+        model = Transformer(sizes(norm_eps=eps, pre_norm=True))
+        norms = [m for m in model.modules() if isinstance(m, nn.LayerNorm)]
+        assert {norm.eps for norm in norms} == {eps}
+    assert TransformerConfig(9).norm_eps == 1e-6
+
+
+@NORMS
+def test_a_decoder_layer_without_a_memory(pre_norm):
+    """Masked self-attention and feed-forward: an encoder layer, but causal."""
+    torch.manual_seed(0)
+    config = sizes(dropout=0.0, pre_norm=pre_norm)
+    alone, encoder = (
+        DecoderLayer(config, with_memory=False),
+        EncoderLayer(config),
+    )
+    encoder.load_state_dict(alone.state_dict())
+    x, mask = torch.randn(2, 5, 16), causal_mask(5)
+    assert_close(alone(x, None, mask), encoder(x, mask))
+    stack = Decoder(config, with_memory=False)
+    assert not any("cross" in name for name in stack.state_dict())
+    assert stack(x, None).shape == x.shape

@@ -12,6 +12,8 @@ SECTIONS = ledger.load(ROOT / "book" / "ledger.toml")
 ROWS = [
     (s["number"], i, row) for s in SECTIONS for i, row in enumerate(s["row"])
 ]
+AFTER = ledger.load_after(ROOT / "book" / "ledger.toml")
+ROWS += [("after", i, row) for i, row in enumerate(AFTER)]
 EACH_ROW = pytest.mark.parametrize(
     "row", [r for *_, r in ROWS], ids=[f"{n}-{i}" for n, i, _ in ROWS]
 )
@@ -44,6 +46,17 @@ def test_row_names_what_exists(row):
     for test in row.get("tests", []):
         assert test.rpartition(".")[2].startswith("test_")
         assert callable(find(f"tests.{test}")), test
+
+
+def test_what_is_not_the_papers_is_tested_and_told():
+    """Each row has a symbol, tests, and a place in the book; none a box."""
+    pages = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "notebooks").rglob("*.ipynb")
+    )
+    for row in AFTER:
+        assert set(row) == {"says", "symbol", "where", "tests"}
+        assert f"({row['where']})=" in pages, row["where"]
 
 
 def test_all_sections_of_the_paper_are_there():

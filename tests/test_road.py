@@ -11,6 +11,7 @@ from tests.site import ROOT
 
 MOST_WORDS, MOST_LINES, ALL_WORDS = 3000, 200, 42_000
 ROAD = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+AFTER = sorted((ROOT / "notebooks/after").glob("*.ipynb"))
 EACH_CHAPTER = pytest.mark.parametrize("path", ROAD, ids=lambda p: p.stem)
 NUMBER = re.compile(r"\d(?:\.\d)*")
 
@@ -43,7 +44,7 @@ def done_rows():
     ]
 
 
-@EACH_CHAPTER
+@pytest.mark.parametrize("path", [*ROAD, *AFTER], ids=lambda p: p.stem)
 def test_a_chapter_is_read_in_one_sitting(path):
     """No chapter has more words, or more code on its page, than one reads."""
     cells = prose.cells(path)
@@ -93,11 +94,13 @@ def test_every_section_of_the_paper_has_a_heading():
 
 
 def test_next_walks_through_the_paper_in_order():
-    """The table of contents has the road first, and nothing between."""
+    """The table of contents has the road first, nothing between, then V."""
     toc = yaml.safe_load((ROOT / "book/_toc.yml").read_text(encoding="utf-8"))
     files = [c["file"] for part in toc["parts"] for c in part["chapters"]]
     road = [f"notebooks/{path.stem}" for path in ROAD]
     assert files[: len(road)] == road
+    after = {f"notebooks/after/{path.stem}" for path in AFTER}
+    assert set(files[len(road) : len(road) + len(after)]) == after
 
 
 def test_every_reference_is_whole():

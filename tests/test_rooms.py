@@ -52,8 +52,8 @@ def needed(name, seen=()):
     return set(seen)
 
 
-def reading_order():
-    """The road's modules, as the chapters of the book come."""
+def reading_order(folder=""):
+    """The road's modules, or a folder's, as the chapters of the book come."""
     toc = yaml.safe_load((ROOT / "book/_toc.yml").read_text(encoding="utf-8"))
     files = [
         chapter["file"] for part in toc["parts"] for chapter in part["chapters"]
@@ -66,7 +66,11 @@ def reading_order():
                 first = "".join(cell["source"]).partition("\n")[0].split()
                 if first[:2] in (["#|", "default_exp"], ["#|", "export"]):
                     order += first[2:]
-    return [name for name in dict.fromkeys(order) if "." not in name]
+    return [
+        name
+        for name in dict.fromkeys(order)
+        if name.rpartition(".")[0] == folder.rstrip(".")
+    ]
 
 
 def test_imports_run_in_no_circle():
@@ -76,6 +80,19 @@ def test_imports_run_in_no_circle():
         for name in MODULES
     }
     TopologicalSorter(graph).prepare()
+
+
+def test_what_came_after_the_paper_is_not_needed_before():
+    """Only Part V imports Part V, in reading order, and never its charts."""
+    order = reading_order("after.")
+    after = {name for name in MODULES if name.startswith("after.")}
+    assert after == set(order)
+    for name in MODULES:
+        for other, _ in imports(name, top_level=False):
+            if other in after:
+                assert name in after, (name, other)
+                assert order.index(other) < order.index(name), (name, other)
+            assert name not in after or not other.startswith("charts"), name
 
 
 def test_the_road_imports_in_reading_order():

@@ -43,6 +43,7 @@ from transformer_annotated.training import (
 )
 from transformer_annotated.workshop.checkpoints import list_checkpoints
 from transformer_annotated.workshop.checks import TrainingError
+from transformer_annotated.workshop.fused_loss import linear_cross_entropy
 from transformer_annotated.workshop.journal import read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -188,7 +189,8 @@ def test_every_token_counts_the_same():
 
     optimizer = Remembering()
     sums, norm = train_step(ModelWithLoss(model, epsilon=0.0), optimizer, parts)
-    assert_close(sums / 18, known.detach().float().expand(2))
+    assert_close(sums[:2] / 18, known.detach().float().expand(2))
+    assert sums[2] == 18
     for name, gradient in wanted.items():
         assert_close(optimizer.seen[name], gradient)
     squares = sum(float((g**2).sum()) for g in wanted.values())
@@ -206,7 +208,8 @@ def test_the_loss_is_smoothed_but_the_likelihood_is_not():
             model(part.src, inputs), labels, 0.3
         )
     sums, _ = train_step(ModelWithLoss(model, 0.3), noam(model), [part])
-    assert_close(sums, torch.stack([known.smoothed, known.nll]))
+    wanted = [known.smoothed, known.nll, known.tokens]
+    assert_close(sums, torch.stack([x.float() for x in wanted]))
 
 
 def test_among_many_the_gradient_is_what_their_mean_will_be():
@@ -472,8 +475,8 @@ def test_over_when_all_steps_are_done():
 def test_count():
     """Tokens and losses add up; the window is that of the metrics."""
     progress = TrainState()
-    progress.record_step(torch.tensor([6.0, 4.0]), 2)
-    progress.record_step(torch.tensor([1.0, 2.0]), 3)
+    progress.record_step(torch.tensor([6.0, 4.0, 2.0]), 2)
+    progress.record_step(torch.tensor([1.0, 2.0, 3.0]), 3)
     assert (progress.step, progress.tokens) == (2, 5)
     assert progress.sums == [7.0, 6.0, 5.0]
 
@@ -696,7 +699,9 @@ def test_lines_about_gpus(tmp_path, monkeypatch):
     with run.begin(False, None, progress_bar=False) as (state, report):
         for device in ("cpu", "cuda"):
             monkeypatch.setattr(
-                training, "train_step", lambda *_: (torch.tensor([8.0, 4.0]), 3)
+                training,
+                "train_step",
+                lambda *_: (torch.tensor([8.0, 4.0, 2.0]), 3),
             )
             run.worker = Worker(device=torch.device(device))
             run.update(a_batch(), state, report)
@@ -856,3 +861,52 @@ def test_time_goes_on(tmp_path):
     state["progress"]["seconds"] = 1000.0
     torch.save(state, path)
     assert 1000 < go(tmp_path, resume=True, steps=3).seconds < 2000
+
+
+class Recalling(ModelWithLoss):
+    """A loss of its own: the source again, every other token of it."""
+
+    def forward(self, src, tgt, with_correct=False):
+        """Ask the encoder for some of what it reads."""
+        asked = torch.where(torch.arange(src.size(1)) % 2 == 0, src, 0)
+        return linear_cross_entropy(
+            self.model.encode(src),
+            self.model.embeddings.weight,
+            asked,
+            self.epsilon,
+            with_correct=with_correct,
+        )
+
+
+def test_a_loss_of_its_own(tmp_path):
+    """It is what is trained, measured per label, validated and resumed."""
+    config = replace(CONFIG, steps=4, log_every=1, validate_every=4)
+    ends = []
+    for folder, pauses in ((tmp_path / "a", [4]), (tmp_path / "b", [2, 4])):
+        for steps in pauses:
+            model = tiny(dropout=0.0)
+            train(
+                *(model, PAIRS, VALID, replace(config, steps=steps), folder),
+                resume=True,
+                progress_bar=False,
+                learner=Recalling,
+            )
+        ends.append(model.state_dict())
+        rows = read_metrics(folder)
+    assert_close(ends[0], ends[1])
+    first = rows[0]
+    assert first["loss"] == pytest.approx(math.log(11), rel=0.5)
+    assert first["perplexity"] == pytest.approx(math.exp(first["nll"]))
+    learner = Recalling(model.eval())
+    asked = [s for source in VALID.sources for s in [*source, 2][::2]]
+    [valid] = [row for row in rows if "valid_nll" in row]
+    with torch.no_grad():
+        losses = [
+            learner(collate([source]), None, with_correct=True)
+            for source in VALID.sources
+        ]
+    assert sum(int(loss.tokens) for loss in losses) == len(asked)
+    nll = sum(float(loss.nll) for loss in losses) / len(asked)
+    assert valid["valid_nll"] == pytest.approx(nll, rel=1e-4)
+    wrong = sum(int((~loss.correct).sum()) for loss in losses)
+    assert valid["valid_accuracy"] == pytest.approx(1 - wrong / len(asked))

@@ -48,17 +48,21 @@ def _check_value(key: Tensor, value: Tensor) -> None:
 
 # %% ../notebooks/03_attention.ipynb #c0e08026
 def attention_weights(
-    query: Tensor, key: Tensor, mask: Tensor | None = None
+    query: Tensor, key: Tensor, mask: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """How much each query attends to each key: weights ``(..., T, S)``.
 
     Takes queries ``(..., T, d_k)``, keys ``(..., S, d_k)`` and a boolean mask,
     ``True`` = may attend, that broadcasts to ``(..., T, S)``. Rows sum to 1,
-    but a query that may attend to nothing gets a row of zeros.
+    but a query that may attend to nothing gets a row of zeros. What came
+    after the paper may add a ``bias`` to the scores.
     """
     _check(query, key, mask)
     d_k = key.size(-1)
     scores = query @ key.transpose(-2, -1) / math.sqrt(d_k)  # (..., T, S)
+    if bias is not None:
+        scores = scores + bias
     if mask is None:
         return scores.softmax(-1)
     blind = ~mask.any(-1, keepdim=True)  # (..., T, 1): may see nothing
@@ -84,6 +88,7 @@ def attention(
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor,
     mask: Tensor | None = None, dropout: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Scaled dot-product attention in one kernel: the fast form.
 
@@ -93,6 +98,9 @@ def fused_attention(
     """
     _check(query, key, mask)
     _check_value(key, value)
+    if bias is not None:                # the kernel adds what is no boolean
+        bias = bias.to(query.dtype)
+        mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
     return F.scaled_dot_product_attention(query, key, value, mask, dropout)
 
 # %% ../notebooks/03_attention.ipynb #b2b89f19
@@ -122,7 +130,8 @@ class MultiHeadAttention(nn.Module):
 
     ``d_k`` and ``d_v``, the sizes of a head's keys and values, are d_model /
     heads by default. The paper's projections have no ``bias``, and its
-    section 5.4 has no ``dropout`` of weights.
+    section 5.4 has no ``dropout`` of weights. Its positions are added to the
+    words; a ``position`` in here comes from :mod:`.after.rotary`.
     """
 
     def __init__(
@@ -132,6 +141,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         d_k, d_v = head_sizes(d_model, heads, d_k, d_v)
         check_rate(dropout=dropout)
+        self.position: nn.Module | None = None
         self.d_model, self.heads, self.dropout = d_model, heads, dropout
         self.w_q = nn.Linear(d_model, heads * d_k, bias=bias)
         self.w_k = nn.Linear(d_model, heads * d_k, bias=bias)
@@ -150,8 +160,9 @@ class MultiHeadAttention(nn.Module):
         check_vectors(self.d_model, query=query, key=key, value=value)
         q = _split(self.w_q(query), self.heads)           # (B, h, T, d_k)
         k, v = self.keys_values(key, value)               # (B, h, S, d) each
+        q, k, bias = self.place(q, k)                     # as they were
         dropout = self.dropout if self.training else 0.0
-        heads = fused_attention(q, k, v, mask, dropout)   # (B, h, T, d_v)
+        heads = fused_attention(q, k, v, mask, dropout, bias)
         return self.w_o(_join(heads))                     # (B, T, d_model)
 
     def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,7 +177,19 @@ class MultiHeadAttention(nn.Module):
         check_vectors(self.d_model, query=query, key=key)
         q = _split(self.w_q(query), self.heads)           # (B, h, T, d_k)
         k = _split(self.w_k(key), self.heads)             # (B, h, S, d_k)
-        return attention_weights(q, k, mask)              # (B, h, T, S)
+        q, k, bias = self.place(q, k)
+        return attention_weights(q, k, mask, bias)        # (B, h, T, S)
+
+    def place(
+        self, q: Tensor, k: Tensor, start: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Turn queries and keys, or bias scores; the paper does neither.
+
+        Both begin at position ``start``. A bias is for all keys up to here.
+        """
+        if self.position is None:
+            return q, k, None
+        return self.position(q, k, start)
 
 # %% ../notebooks/03_attention.ipynb #77675177
 def padding_mask(ids: Tensor, pad: int) -> Tensor:

@@ -22,11 +22,15 @@ class Embeddings(nn.Module):
     Args:
         vocab_size: Number of tokens, ``V``.
         d_model: Size of the vector of a token.
+        scaled: Whether vectors of tokens in are multiplied by √d_model.
     """
 
-    def __init__(self, vocab_size: int, d_model: int) -> None:
+    def __init__(
+        self, vocab_size: int, d_model: int, scaled: bool = True
+    ) -> None:
         super().__init__()
         check_at_least(1, vocab_size=vocab_size, d_model=d_model)
+        self.scale = math.sqrt(d_model) if scaled else 1.0
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
 
@@ -35,9 +39,8 @@ class Embeddings(nn.Module):
 
         ``name`` is what an error message calls the ids.
         """
-        vocab_size, d_model = self.weight.shape
-        check_ids(name, ids, vocab_size)
-        return F.embedding(ids, self.weight) * math.sqrt(d_model)
+        check_ids(name, ids, len(self.weight))
+        return F.embedding(ids, self.weight) * self.scale
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores ``(..., V)`` of all tokens for vectors ``(..., d_model)``."""

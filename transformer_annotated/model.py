@@ -113,7 +113,7 @@ def _check_parts(
 def _last_norm(config: TransformerConfig) -> nn.Module:
     """Nothing, as in the paper; with pre-norm, the norm still missing."""
     if config.pre_norm:
-        return nn.LayerNorm(config.d_model, eps=1e-6)
+        return nn.LayerNorm(config.d_model, eps=config.norm_eps)
     return nn.Identity()
 
 # %% ../notebooks/07_model.ipynb #65da9e07
@@ -145,16 +145,20 @@ class Decoder(nn.Module):
 
     Args:
         config: The sizes of the model.
+        with_memory: Whether there is a memory to look at, as in the paper.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(
+        self, config: TransformerConfig, with_memory: bool = True
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            DecoderLayer(config) for _ in range(config.layers))
+            DecoderLayer(config, with_memory) for _ in range(config.layers))
         self.norm = _last_norm(config)
 
     def forward(
-        self, x: Tensor, memory: Tensor, memory_mask: Tensor | None = None
+        self, x: Tensor, memory: Tensor | None,
+        memory_mask: Tensor | None = None,
     ) -> Tensor:
         """Take a target ``(B, T, d_model)`` through all layers.
 

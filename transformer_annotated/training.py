@@ -151,10 +151,11 @@ def train_step(
         worker: Which worker this is.
 
     Returns:
-        The sums of smoothed loss and negative log-likelihood over all tokens
-        of the batch ``(2,)``, and the norm of the gradient before clipping.
+        The sums of smoothed loss and negative log-likelihood over all labels
+        of the batch, and their number ``(3,)``; and the norm of the gradient
+        before clipping.
     """
-    sums = torch.zeros(2, device=worker.device)
+    sums = torch.zeros(3, device=worker.device)
     for number, part in enumerate(parts, 1):
         part = part.to(worker.device)
         with maybe_no_sync(learner, number == len(parts)):
@@ -162,7 +163,8 @@ def train_step(
                 loss = learner(part.src, part.tgt)
             scale = worker.world_size / part.update_tokens
             (loss.smoothed * scale).backward()
-        sums += torch.stack([loss.smoothed.detach(), loss.nll]).float()
+        sums += torch.stack([
+            x.detach().float() for x in (loss.smoothed, loss.nll, loss.tokens)])
     sums = worker.all_reduce(sums)
     gradients = [p.grad for p in learner.parameters() if p.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
@@ -197,11 +199,11 @@ def validate(
             part = part.to(worker.device)
             with torch.autocast(worker.device.type, torch.bfloat16, bf16):
                 loss = learner(part.src, part.tgt, with_correct=True)
-            real = part.tgt[:, 1:].ne(learner.model.config.pad)    # (B, T)
+            real = part.tgt[:, 1].ne(learner.model.config.pad)     # (B,)
             sums += torch.tensor([
-                loss.smoothed, loss.nll, real.sum(),
-                (loss.correct & real).sum(), real.any(-1).sum(),
-                (loss.correct.all(-1) & real.any(-1)).sum()])
+                loss.smoothed, loss.nll, loss.tokens,
+                loss.tokens - loss.correct.logical_not().sum(),
+                real.sum(), (loss.correct.all(-1) & real).sum()])
     learner.train(was_training)
     smoothed, nll, tokens, right, sentences, exact = (
         worker.all_reduce(sums.to(worker.device)).tolist())
@@ -225,7 +227,7 @@ class TrainState:
         seconds: Time spent so far, without the time between runs.
         best_nll: Lowest ``valid_nll`` so far.
         bad_validations: Validations since then.
-        sums: Smoothed loss, likelihood and tokens since the last line of
+        sums: Smoothed loss, likelihood and labels since the last line of
             the metrics.
     """
 
@@ -240,10 +242,10 @@ class TrainState:
     stopped_by = 0              # the signal that ended the loop; never saved
 
     def record_step(self, sums: Tensor, tokens: int) -> None:
-        """Note an update: its sums of losses ``(2,)``, and its tokens."""
+        """Note an update: losses and labels ``(3,)``, and target tokens."""
         self.step += 1
         self.tokens += tokens
-        for i, number in enumerate((*sums.tolist(), tokens)):
+        for i, number in enumerate(sums.tolist()):
             self.sums[i] += number
 
     def record_validation(self, nll: float) -> None:
@@ -307,6 +309,7 @@ def train(
     config: TrainingConfig, folder: Path, resume: bool = False,
     worker: Worker = SINGLE, progress_bar: bool = True,
     on_start: Callable[[], None] | None = None,
+    learner: Callable[[nn.Module, float], nn.Module] = ModelWithLoss,
 ) -> TrainState:
     """Train a model; leave ``metrics.jsonl`` and ``checkpoints`` in a folder.
 
@@ -320,12 +323,13 @@ def train(
         worker: Which of several processes this is.
         progress_bar: Whether to show a progress bar.
         on_start: Called by worker 0 once it is clear that the run can begin.
+        learner: What joins a model and its loss, if not as in the paper.
 
     Returns:
         How far the run has come.
     """
     _check_lengths(pairs, valid, config, model.config.learned_positions)
-    run = _Run(model, pairs, config, folder, worker)
+    run = _Run(model, pairs, config, folder, worker, learner)
     with (lock_run(folder, worker),
           run.begin(resume, on_start, progress_bar) as (state, report),
           stop_on_signals() as stop):
@@ -360,11 +364,12 @@ class _Run:
     def __init__(
         self, model: Transformer, pairs: PairDataset, config: TrainingConfig,
         folder: Path, worker: Worker,
+        learner: Callable[[nn.Module, float], nn.Module] = ModelWithLoss,
     ) -> None:
         self.model, self.config, self.worker = model, config, worker
         self.folder, self.bf16 = folder, _use_bf16(config, worker)
-        self.learner = ModelWithLoss(model.to(worker.device).train(),
-                                     config.label_smoothing)
+        self.learner = learner(model.to(worker.device).train(),
+                               config.label_smoothing)
         self.optimizer = NoamOptimizer(
             model.parameters(), model.config.d_model, config.warmup,
             config.factor)

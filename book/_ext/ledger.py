@@ -6,7 +6,8 @@ exist breaks it). A row without tests is *planned*, and its symbol is the name
 that it will have.
 
 In a chapter, ``{paper-says} label`` shows the rows whose ``where`` is that
-label: what the paper states in the section that begins here.
+label: what the paper states in the section that begins here. What is not the
+paper's is a row of ``after``, and has a table of its own.
 """
 
 import sys
@@ -21,11 +22,20 @@ PAGE, DATA, PLACEHOLDER = "book/ledger", "book/ledger.toml", "{{ledger}}"
 HEAD = ("The paper says", "Our symbol, and deviation", "Enforced by", "State")
 PACKAGE, TESTS = "transformer_annotated", "tests"
 OPEN_ROWS = 3  # of a box in a chapter; the others are folded
+AFTER = (
+    "Switches and parts that the paper does not have. All are off by default: "
+    "a model that names none of them is the paper's."
+)
 
 
 def load(path: Path) -> list[dict]:
     """The sections of the ledger, each with its rows."""
     return tomllib.loads(path.read_text(encoding="utf-8"))["section"]
+
+
+def load_after(path: Path) -> list[dict]:
+    """The rows of what is not the paper's."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))["after"]
 
 
 def anchor(section: dict) -> str:
@@ -86,6 +96,16 @@ def summary(sections: list[dict]) -> str:
     return list_table([*rows, ("**All**", *totals)])
 
 
+def after_text(rows: list[dict]) -> str:
+    """What is not the paper's: what it does, and what tests it."""
+    cells = [("What it does", "Our symbol", "Enforced by")]
+    for row in rows:
+        ours = f"{symbol_cell(row)}<br>In the book: {{ref}}`{row['where']}`"
+        cells.append((row["says"], ours, test_cell(row)))
+    table = list_table(cells, ":class: ledger", ":widths: 40 28 32")
+    return f"(ledger-after)=\n## After the paper\n\n{AFTER}\n\n{table}"
+
+
 def statement(row: dict) -> str:
     """A row as an item of a list: the statement, and below it what we did."""
     names = " · ".join(test_cell(row).split("<br>"))
@@ -138,8 +158,10 @@ class PaperSays(SphinxDirective):
 def read(app, docname, source):
     """Put the tables in the place of the placeholder."""
     if docname == PAGE:
-        sections = load(Path(app.srcdir) / DATA)
+        path = Path(app.srcdir) / DATA
+        sections = load(path)
         text = [summary(sections), *map(section_text, sections)]
+        text.append(after_text(load_after(path)))
         source[0] = source[0].replace(PLACEHOLDER, "\n".join(text))
         for file in (str(Path(app.srcdir) / DATA), __file__):
             app.env.note_dependency(file)

@@ -26,6 +26,7 @@ KINDS = {
     "pre-norm": dataclasses.replace(SMALL, pre_norm=True),
     "learned": dataclasses.replace(SMALL, learned_positions=40),
     "biases": dataclasses.replace(SMALL, attention_bias=True),
+    "gelu": dataclasses.replace(SMALL, activation="gelu", norm_eps=1e-5),
     "d_k": dataclasses.replace(SMALL, d_k=3, d_v=7, pad=49),
 }
 EACH_KIND = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)

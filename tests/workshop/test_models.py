@@ -1,10 +1,14 @@
 """Kinds of models: one table, which recipes, checkpoints and searches read."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 from transformer_annotated import Transformer, TransformerConfig
+from transformer_annotated.decoding import greedy_decode
 from transformer_annotated.recurrent import RecurrentConfig, RecurrentModel
 from transformer_annotated.workshop.files import read_toml, write_toml
 from transformer_annotated.workshop.memory import build_model, count_parameters
@@ -12,6 +16,8 @@ from transformer_annotated.workshop.models import (
     MODELS,
     config_from_table,
     config_table,
+    find_kind,
+    kind_names,
     kind_of,
     start_decoding,
 )
@@ -41,15 +47,17 @@ def test_a_kind_goes_through_a_file(tmp_path):
     assert read_recipe(tmp_path / "x.toml") == recipe
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", kind_names())
 def test_each_kind_is_built_counted_and_decoded(kind):
     """Every row of the table is whole."""
-    config = MODELS[kind].config(20, layers=1, d_model=8)
+    row = find_kind(kind)
+    config = row.config(20, layers=1, d_model=16)
     model = build_model(config)
-    assert type(model) is MODELS[kind].model
-    assert kind_of(model.config) is MODELS[kind]
+    assert kind_of(model.config) is row
     real = sum(p.numel() for p in model.parameters())
     assert count_parameters(config) == real
+    if row.decoder is None:
+        return
     src = torch.tensor([[4, 5, 2], [6, 2, 0]])
     decoder = start_decoding(model.eval(), src)
     first = decoder.next_logits(torch.ones(2, dtype=torch.long))
@@ -125,3 +133,34 @@ def test_recipes_of_the_made_up_language_have_equal_parameters():
         table = config_table(recipe.model)
         counts.append(count_parameters(config_from_table(table, "x", 765)))
     assert max(counts) < 1.02 * min(counts)
+
+
+def test_a_kind_of_part_five_is_imported_when_it_is_named():
+    """And not before: a Transformer comes without what came after it."""
+    program = (
+        "import sys\n"
+        "from transformer_annotated.workshop.models import config_from_table\n"
+        "after = lambda: [m for m in sys.modules if '.after.' in m]\n"
+        "config_from_table({}, 'x', 9)\n"
+        "assert not after()\n"
+        "config = config_from_table({'kind': 'relative'}, 'x', 9)\n"
+        "print(type(config).__name__)\n"
+        "assert after() == ['transformer_annotated.after.rotary']\n"
+    )
+    said = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert said == "RelativeConfig\n"
+
+
+def test_what_is_no_configuration_has_no_kind():
+    """One line, with the kinds that there are."""
+    with pytest.raises(ValueError, match=r"^config: int, expected one of .*:"):
+        kind_of(3)
+
+
+def test_a_model_that_only_reads_is_not_asked_to_write(monkeypatch):
+    """One line, before any search."""
+    row = MODELS["transformer"]._replace(decoder=None)
+    monkeypatch.setitem(MODELS, "transformer", row)
+    model = build_model(TransformerConfig.tiny(9))
+    with pytest.raises(ValueError, match=r"^model: transformer has no dec"):
+        greedy_decode(model, torch.tensor([[4, 2]]))

@@ -894,6 +894,7 @@ def test_other_workers_write_nothing(tmp_path, monkeypatch):
         worker,
         progress_bar,
         on_start,
+        learner,
     ):
         seen.update(model=model, worker=worker, valid=valid, resume=resume)
 

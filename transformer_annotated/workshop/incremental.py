@@ -7,15 +7,19 @@ __all__ = ['SelfAttentionCache', 'CrossAttentionCache', 'IncrementalDecoder', 'R
 
 # %% ../../notebooks/workshop/fast.ipynb #79d0de5e
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import MultiHeadAttention, padding_mask
-from ..layers import Residual, TransformerConfig
-from ..model import Transformer
+from transformer_annotated.layers import (
+    FeedForward,
+    Residual,
+    TransformerConfig,
+)
+from ..model import Decoder, Transformer
 from ..recurrent import RecurrentModel
 from ..text import BOS
 
@@ -56,16 +60,18 @@ class SelfAttentionCache:
 
     def __init__(self, attention: MultiHeadAttention, room: int = 32) -> None:
         w_q, w_k, w_v = attention.w_q, attention.w_k, attention.w_v
-        self.heads, self.room, self.length = attention.heads, room, 0
+        self.attention, self.heads = attention, attention.heads
+        self.room, self.length = room, 0
         self.sizes = [w.out_features for w in (w_q, w_k, w_v)]
-        scale = (w_k.out_features // self.heads) ** -0.5
-        self.packed = _packed(w_q, w_k, w_v, scale=scale)
+        self.scale = (w_k.out_features // self.heads) ** -0.5
+        self.packed = _packed(w_q, w_k, w_v, scale=self.scale)
 
     def attend(self, x: Tensor) -> Tensor:
         """Take the next position ``(R, d_model)`` to heads ``(R, h * d_v)``."""
         query, *new = (
             part.unflatten(-1, (self.heads, -1))          # (R, h, d) each
             for part in F.linear(x, *self.packed).split(self.sizes, -1))
+        query, new[0], bias = self.place(query, new[0])
         if self.length == 0:
             self.kept = [part.new_empty(
                 *part.shape[:2], self.room, part.size(-1)) for part in new]
@@ -75,7 +81,18 @@ class SelfAttentionCache:
         for kept, part in zip(self.kept, new, strict=True):
             kept[:, :, self.length] = part
         self.length += 1
-        return _attend(query, *(x[:, :, :self.length] for x in self.kept))
+        return _attend(
+            query, *(x[:, :, :self.length] for x in self.kept), bias)
+
+    def place(
+        self, query: Tensor, key: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What positions make of a query, a key ``(R, h, d_k)``, and scores."""
+        if self.attention.position is None:
+            return query, key, None
+        query, key, bias = self.attention.place(
+            query[:, :, None] / self.scale, key[:, :, None], self.length)
+        return query[:, :, 0] * self.scale, key[:, :, 0], bias
 
     def reorder(self, rows: Tensor) -> None:
         """Go on with these rows ``(R',)`` of the batch, in this order."""
@@ -138,29 +155,19 @@ class IncrementalDecoder:
     @torch.no_grad()
     def hidden(self, tokens: Tensor) -> Tensor:
         """Vectors ``(R, d_model)`` at the next position, of ids ``(R,)``."""
-        _check_tokens(tokens, self.rows)
+        check_tokens(tokens, self.rows)
         model = self.model
         x = model.embeddings(tokens[:, None], "tokens")   # (R, 1, d_model)
         x = model.target_positions(x, self.length)[:, 0]  # (R, d_model)
-        for layer, past, memory in zip(
-                model.decoder.layers, self.past, self.memory, strict=True):
-            feed_forward = layer.feed_forward
-            x = _sublayer(x, layer.self_attention_residual, past.attend,
-                          layer.self_attention.w_o)
-            x = _sublayer(x, layer.cross_attention_residual, memory.attend,
-                          layer.cross_attention.w_o)
-            x = _sublayer(x, layer.feed_forward_residual,
-                          lambda y, w=feed_forward.w_1: w(y).relu_(),
-                          feed_forward.w_2)
         self.length += 1
-        return model.decoder.norm(x)                      # (R, d_model)
+        return next_hidden(model.decoder, x, self.past, self.memory)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         """Scores ``(R, V)`` of what may follow the last tokens ``(R,)``.
 
         In single precision; padding and the start symbol never follow.
         """
-        return _next_logits(self.model, self.hidden(tokens))
+        return score_tokens(self.model, self.hidden(tokens))
 
     def reorder(self, rows: Tensor, same_sources: bool = False) -> None:
         """Go on with these rows ``(R',)`` of the batch, in this order.
@@ -173,6 +180,33 @@ class IncrementalDecoder:
             cache.reorder(rows)
 
 # %% ../../notebooks/workshop/fast.ipynb #09bfadbb
+def next_hidden(
+    decoder: Decoder, x: Tensor, past: Sequence[SelfAttentionCache],
+    memory: Sequence[CrossAttentionCache] = (),
+) -> Tensor:
+    """Take the next position ``(R, d_model)`` through all layers.
+
+    Takes a cache of each layer's self-attention, and of its cross-attention
+    if it has one.
+    """
+    for i, layer in enumerate(decoder.layers):
+        x = _sublayer(x, layer.self_attention_residual, past[i].attend,
+                      layer.self_attention.w_o)
+        if layer.cross_attention is not None:
+            x = _sublayer(x, layer.cross_attention_residual, memory[i].attend,
+                          layer.cross_attention.w_o)
+        x = _sublayer(x, layer.feed_forward_residual,
+                      _first_half(layer.feed_forward), layer.feed_forward.w_2)
+    return decoder.norm(x)                                # (R, d_model)
+
+
+def _first_half(layer: FeedForward) -> Callable[[Tensor], Tensor]:
+    """What a feed-forward network does before its last map; saves a copy."""
+    relu = layer.activation is F.relu
+    activation = torch.relu_ if relu else layer.activation
+    return lambda x: activation(layer.w_1(x))             # (R, d_ff)
+
+
 def _sublayer(
     x: Tensor, around: Residual, inner: Callable[[Tensor], Tensor],
     last: nn.Linear,
@@ -184,7 +218,7 @@ def _sublayer(
     return x if around.pre_norm else around.norm(x)
 
 
-def _check_tokens(tokens: Tensor, rows: int) -> None:
+def check_tokens(tokens: Tensor, rows: int) -> None:
     """Refuse what is not one token a row."""
     if tokens.shape != (rows,):
         raise ValueError(f"tokens: shape {tuple(tokens.shape)}, expected "
@@ -192,7 +226,7 @@ def _check_tokens(tokens: Tensor, rows: int) -> None:
 
 
 @torch.no_grad()
-def _next_logits(model: nn.Module, hidden: Tensor) -> Tensor:
+def score_tokens(model: nn.Module, hidden: Tensor) -> Tensor:
     """Scores ``(R, V)`` of vectors ``(R, d_model)``, but of no padding."""
     logits = model.embeddings.logits(hidden).float()
     logits[:, [model.config.pad, BOS]] = -math.inf
@@ -215,14 +249,14 @@ class RecurrentDecoder:
     @torch.no_grad()
     def hidden(self, tokens: Tensor) -> Tensor:
         """Vectors ``(R, d_model)`` at the next position, of ids ``(R,)``."""
-        _check_tokens(tokens, len(self.src))
+        check_tokens(tokens, len(self.src))
         hidden, self.state = self.model.step(
             tokens[:, None], self.state, self.memory, self.src)
         return hidden[:, 0]                               # (R, d_model)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         """Scores ``(R, V)`` of what may follow the last tokens ``(R,)``."""
-        return _next_logits(self.model, self.hidden(tokens))
+        return score_tokens(self.model, self.hidden(tokens))
 
     def reorder(self, rows: Tensor, same_sources: bool = False) -> None:
         """Go on with these rows ``(R',)``; see :class:`IncrementalDecoder`."""

@@ -24,7 +24,12 @@ from transformer_annotated.text import (
     train_bpe,
     train_word_tokenizer,
 )
-from ..training import TrainingConfig, TrainState, train
+from transformer_annotated.training import (
+    ModelWithLoss,
+    TrainingConfig,
+    TrainState,
+    train,
+)
 from .checks import check_fields, unknown_name
 from transformer_annotated.workshop.corpora import (
     Corpus,
@@ -44,6 +49,7 @@ from transformer_annotated.workshop.models import (
     ModelConfig,
     config_from_table,
     config_table,
+    kind_of,
     known_keys,
 )
 from .parallel import file_states, has_changed
@@ -418,4 +424,5 @@ def run_recipe(
                    replace(recipe, corpus=corpus).tables())
 
     return train(model, prepared.train, prepared.valid, recipe.training,
-                 folder, resume, worker, progress_bar, on_start=write_down)
+                 folder, resume, worker, progress_bar, on_start=write_down,
+                 learner=kind_of(config).learner or ModelWithLoss)

@@ -1,0 +1,1 @@
+"""After the paper: what the field made of it."""
