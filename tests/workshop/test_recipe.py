@@ -60,6 +60,7 @@ def test_names():
     """Every recipe that the chapters speak of, sorted."""
     assert recipe_names() == [
         "copy",
+        "gpt-grammar",
         "grammar",
         "lstm-attention-grammar",
         "lstm-grammar",
@@ -317,7 +318,7 @@ def test_unknown_names():
     """The nearest name, or all of them."""
     with pytest.raises(ValueError, match=r"'cpoy'; did you mean 'copy'\?"):
         read_recipe("cpoy")
-    with pytest.raises(ValueError, match=r"'zzz'; known: copy, grammar, "):
+    with pytest.raises(ValueError, match=r"'zzz'; known: copy, gpt-grammar, "):
         read_recipe("zzz")
     with pytest.raises(ValueError, match="unknown recipe, ''"):
         read_recipe("")
