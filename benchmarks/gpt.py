@@ -5,7 +5,7 @@
 Both get the same sizes, the same texts, dropout of 0.1 in the same places and
 the same Adam, and predict each next token. Rounds are interleaved, so that a
 noisy machine hits both alike: what counts is the ratio. Writes
-results/gpt-training-SIZE.json.
+results/training-gpt-SIZE.json.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def main() -> None:
         for name, (model, _, _, wall, processor) in runs.items()
     ]
     write_result(
-        f"gpt-training-{given.size}",
+        f"training-gpt-{given.size}",
         rows,
         ("torch", "transformers"),
         seed=SEED,
