@@ -62,6 +62,7 @@ def test_names():
         "copy",
         "everyday-de-en",
         "everyday-en-de",
+        "gpt-grammar",
         "grammar",
         "lstm-attention-grammar",
         "lstm-grammar",
