@@ -89,6 +89,7 @@ MODELS = {                              # the first is what [model] means
 DEFAULT_KIND = "transformer"
 AFTER = {                               # kinds of Part V, and their modules
     "relative": "rotary",
+    "bert": "bert",
 }
 
 # %% ../../notebooks/workshop/translator.ipynb #mod00005
