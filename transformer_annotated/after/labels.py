@@ -15,10 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..text import WordTokenizer
-from transformer_annotated.workshop.checks import (
-    check_at_least,
-    unknown_name,
-)
+from ..workshop.checks import check_at_least, unknown_name
 from transformer_annotated.workshop.grammar import (
     NOMINATIVE,
     Clause,

@@ -1,0 +1,159 @@
+"""Kinds of positions on two tasks, within and beyond the trained length.
+
+    python -m experiments.rotary [--cache DIR] [--check]
+
+In one task the answer depends on a distance, in the other on what stands
+there. Small decoders are trained on 32 positions, with each kind of positions
+and five seeds, and asked on 96. Those with rotations are asked again with
+slower ones, without further training. A run that the folder ``--cache`` holds
+is not repeated. Writes results/rotary.json; ``--check`` computes its means
+anew from the stored runs, and one run's accuracy from the losses' length.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+import torch
+
+from experiments import records
+from transformer_annotated.after.rotary import (
+    KINDS,
+    LONGEST,
+    TASKS,
+    TRAINED,
+    SequenceModel,
+    accuracy_by_position,
+    train_sequences,
+)
+
+SEEDS = (0, 1, 2, 3, 4)
+STEPS = {"look back": 500, "repeat a segment": 800}
+FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+LEARNED, BLOCK, EVERY = 0.1, 8, 25  # a loss; positions; updates of a mean
+
+
+def scaled(model: SequenceModel, task: str, scaling: str) -> list[dict]:
+    """Accuracy of a trained model whose rotations are slowed down."""
+    rows = []
+    for factor in FACTORS:
+        for layer in model.decoder.layers:
+            position = layer.self_attention.position
+            position.factor, position.scaling = factor, scaling
+        accuracy = accuracy_by_position(model, task, block=BLOCK)
+        rows.append({"factor": factor, "accuracy": rounded(accuracy)})
+    return rows
+
+
+def rounded(numbers: Sequence[float]) -> list[float]:
+    """To three digits after the point."""
+    return [round(number, 3) for number in numbers]
+
+
+def run(task: str, kind: str, seed: int) -> dict:
+    """Train a model once, and ask it at all positions."""
+    began = time.process_time()
+    model, losses = train_sequences(kind, task, seed, STEPS[task])
+    means = [
+        statistics.fmean(losses[i : i + EVERY])
+        for i in range(0, len(losses), EVERY)
+    ]
+    seconds = round(time.process_time() - began, 1)
+    row = {
+        "task": task,
+        "kind": kind,
+        "seed": seed,
+        "processor_seconds": seconds,
+        "losses": rounded(means),
+        "accuracy": rounded(accuracy_by_position(model, task, block=BLOCK)),
+    }
+    if kind == "rotary":
+        for scaling in ("ntk", "linear"):
+            row[scaling] = scaled(model, task, scaling)
+    return row
+
+
+def summary(rows: Sequence[dict]) -> list[dict]:
+    """Over seeds: accuracy within and beyond, and when it was learned."""
+    found = []
+    for task, kind in product(STEPS, KINDS):
+        mine = [r for r in rows if (r["task"], r["kind"]) == (task, kind)]
+        row = {"task": task, "kind": kind, "runs": len(mine)}
+        parts = {
+            "within": slice(0, TRAINED // BLOCK),
+            "beyond": slice(TRAINED // BLOCK, LONGEST // BLOCK),
+        }
+        for name, part in parts.items():
+            values = [asked_mean(r, part) for r in mine]
+            row[name] = round(statistics.fmean(values), 3)
+            row[f"{name}_range"] = rounded([min(values), max(values)])
+        steps = [learned_after(r["losses"]) for r in mine]
+        known = sorted(s for s in steps if s is not None)
+        row["learned"] = len(known)
+        row["updates"] = int(statistics.median(known)) if known else None
+        found.append(row)
+    return found
+
+
+def asked_mean(row: dict, part: slice) -> float:
+    """Mean accuracy of blocks; the first two of segments ask for nothing."""
+    first = 2 if row["task"] == "repeat a segment" else 0
+    blocks = range(len(row["accuracy"]))[part]
+    return statistics.fmean(row["accuracy"][i] for i in blocks if i >= first)
+
+
+def learned_after(losses: Sequence[float]) -> int | None:
+    """Updates until a mean loss is below ``LEARNED``; None = never."""
+    for number, loss in enumerate(losses, 1):
+        if loss < LEARNED:
+            return number * EVERY
+    return None
+
+
+def main(cache: Path) -> None:
+    """Train all that the cache does not hold, and write what came of it."""
+    torch.set_num_threads(1)
+    rows = []
+    for seed, task, kind in product(SEEDS, STEPS, KINDS):
+        file = cache / f"{task.replace(' ', '-')}-{kind}-{seed}.json"
+        if not file.exists():
+            row = run(task, kind, seed)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(row), encoding="utf-8")
+        rows.append(json.loads(file.read_text("utf-8")))
+        row = {key: rows[-1][key] for key in ("seed", "task", "kind")}
+        print(row, rows[-1]["losses"][-1], rows[-1]["accuracy"], flush=True)
+    records.write_record(
+        "rotary",
+        rows,
+        ("torch",),
+        list(SEEDS),
+        threads=1,
+        steps=STEPS,
+        trained=TRAINED,
+        longest=LONGEST,
+        block=BLOCK,
+        tasks=list(TASKS),
+        summary=summary(rows),
+    )
+
+
+def check() -> Iterator[records.Checked]:
+    """That the summary follows from the runs."""
+    found = records.load_record("rotary")
+    for stored, row in zip(
+        found["summary"], summary(found["rows"]), strict=True
+    ):
+        yield f"{row['task']}, {row['kind']}", stored, row
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cache", type=Path, default=Path("runs/rotary"))
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    records.start(lambda: main(options.cache), check)
