@@ -64,7 +64,7 @@ from transformer_annotated.workshop.checkpoints import load_weights
 from transformer_annotated.workshop.files import write_atomically
 
 SEEDS = (0, 1, 2)
-STEPS, STORY_STEPS, EVERY = 1200, 500, 100
+STEPS, STORY_STEPS, EVERY = 1200, 2000, 100
 FACTOR, WARMUP, UPDATES = 0.25, 200, 150
 TEXTS, STORIES, TESTED = 20_000, 8_000, 500
 SIZES = {
