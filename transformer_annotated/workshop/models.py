@@ -90,6 +90,7 @@ DEFAULT_KIND = "transformer"
 AFTER = {                               # kinds of Part V, and their modules
     "relative": "rotary",
     "gpt": "gpt",
+    "bert": "bert",
 }
 
 # %% ../../notebooks/workshop/translator.ipynb #mod00005
