@@ -61,6 +61,8 @@ def test_names():
     assert recipe_names() == [
         "copy",
         "grammar",
+        "grammar-parsing",
+        "gum-parsing",
         "lstm-attention-grammar",
         "lstm-grammar",
         "multi30k-en-de",
@@ -71,6 +73,8 @@ def test_names():
         "wmt14-en-de-big",
         "wmt14-en-fr-base",
         "wmt14-en-fr-big",
+        "wsj-parsing",
+        "wsj-parsing-semi",
         "your-files",
     ]
 
