@@ -4,11 +4,12 @@
     python -m experiments.parsing --check
 
 Trains the recipe ``grammar-parsing`` with three seeds, and ``gum-parsing``
-with three seeds and three numbers of trees, all for as many updates. Parses
-what is held out, greedily and, with all trees, by the paper's search. Runs that
-are there are not repeated. Writes results/parsing.json, and beside it the
-journals, and for each tree the brackets that were found, from which ``--check``
-computes the scores again; those of GUM need its files.
+with three seeds and three numbers of trees. Parses what is held out, greedily
+and, with all trees, by the paper's search. Runs that are there are not
+repeated; with ``--only``, those that are named are written down as they are.
+Writes results/parsing.json, and beside it the journals, and for each tree the
+brackets that were found, from which ``--check`` computes the scores again. For
+those of GUM it needs the corpus.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from transformer_annotated.parsing import (
 )
 from transformer_annotated.workshop.corpora import load_corpus
 from transformer_annotated.workshop.files import CorpusError, write_atomically
+from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.memory import count_parameters
 from transformer_annotated.workshop.parsers import valid_trees
 from transformer_annotated.workshop.recipe import read_recipe, run_recipe
@@ -43,7 +45,7 @@ from transformer_annotated.workshop.treebanks import trees_of
 SEEDS = (0, 1, 2)
 COUNT = 438  # trees to parse, of either corpus
 FEW = {"grammar": 100, "gum": COUNT}  # by the paper's search
-UPDATES, SIZES = 500, (3707, 1000, 250)  # of GUM
+SIZES = (3707, 1000, 250)  # trees of GUM
 LENGTHS = ((1, 10), (11, 20), (21, 30), (31, 200))
 LABELS = ("NP", "VP", "PP", "S", "SBAR", "ADVP", "ADJP", "PRN")
 GREEDY = {"beam": 1, "alpha": 0.3}
@@ -54,10 +56,8 @@ def runs() -> Iterator[tuple[str, str, list[str]]]:
     """Name, recipe and changes of each training, the most needed first."""
     yield "grammar-20000-0", "grammar-parsing", ["training.seed=0"]
     for seed, size in itertools.product(SEEDS, SIZES):
-        changes = (
-            f"training.seed={seed} steps={UPDATES} train_size={size} keep=1"
-        )
-        yield f"gum-{size}-{seed}", "gum-parsing", changes.split()
+        changes = [f"training.seed={seed}", f"train_size={size}"]
+        yield f"gum-{size}-{seed}", "gum-parsing", changes
     for seed in SEEDS[1:]:
         changes = [f"training.seed={seed}"]
         yield f"grammar-20000-{seed}", "grammar-parsing", changes
@@ -146,6 +146,7 @@ def measure(name: str, out: Path, gold: dict) -> dict:
         "corpus": corpus,
         "trees": int(trees),
         "seed": int(seed),
+        "updates": read_metrics(out / name)[-1]["step"],
         "parameters": found["parameters"],
         "processor_seconds": read(out / f"{name}.json")["processor_seconds"],
         **scores(gold[corpus], rebuilt(found["brackets"], gold[corpus])),
@@ -200,15 +201,18 @@ def summary(rows: list[dict], baseline: dict) -> list[dict]:
     found = []
     groups = sorted({(row["corpus"], row["trees"]) for row in rows})
     for corpus, trees in groups:
-        some = [
-            row["f1"]
+        same = [
+            row
             for row in rows
             if (row["corpus"], row["trees"]) == (corpus, trees)
         ]
+        updates = sorted({row["updates"] for row in same})
+        some = [row["f1"] for row in same]
         found.append(
             {
                 "corpus": corpus,
                 "training trees": f"{trees:,}",
+                "updates": ", ".join(f"{n:,}" for n in updates),
                 "seeds": len(some),
                 "F1": f"{sum(some) / len(some):.1f}",
                 "from … to": f"{min(some):.1f} … {max(some):.1f}",
@@ -236,7 +240,6 @@ def write(names: list[str], out: Path) -> None:
         {name: out / name for name in names},
         {name: read(out / f"{name}-greedy.json")["brackets"] for name in names},
         attribution="GUM (Zeldes 2017), CC BY 4.0: the sentences in examples",
-        updates={"gum": UPDATES},
         summary=summary(rows, baseline),
         baseline=baseline,
         search=list(searches(whole, out, gold)),
