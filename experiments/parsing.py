@@ -44,7 +44,6 @@ from transformer_annotated.workshop.treebanks import trees_of
 
 SEEDS = (0, 1, 2)
 COUNT = 438  # trees to parse, of either corpus
-FEW = {"grammar": 100, "gum": COUNT}  # by the paper's search
 SIZES = (3707, 1000, 250)  # trees of GUM
 LENGTHS = ((1, 10), (11, 20), (21, 30), (31, 200))
 LABELS = ("NP", "VP", "PP", "S", "SBAR", "ADVP", "ADJP", "PRN")
@@ -298,11 +297,10 @@ def main() -> None:
         print(f"{name}: done", flush=True)
     names = [name for name, *_ in runs()]
     for name in names:
-        corpus, trees, _ = name.split("-")
-        if trees in ("3707", "20000"):
+        if name.split("-")[1] in ("3707", "20000"):
             cached(
                 out / f"{name}-paper.json",
-                lambda n=name, c=corpus: search(n, out, FEW[c], **PAPER),
+                lambda n=name: search(n, out, COUNT, **PAPER),
             )
     write(names, out)
 
