@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DEEPEST', 'ROOT', 'OPEN', 'CLOSE', 'LEAVES', 'PUNCTUATION', 'Span', 'read_tree', 'is_leaf', 'clean_tree', 'linearise',
-           'read_trees', 'escape', 'penn_tokens', 'Parse', 'parse', 'repair', 'is_tree', 'punctuation', 'spans',
+           'read_trees', 'repair', 'is_tree', 'escape', 'penn_tokens', 'Parse', 'parse', 'punctuation', 'spans',
            'BracketScore', 'bracket_score', 'right_branching']
 
 # %% ../notebooks/19_parsing.ipynb #d385115a
@@ -113,6 +113,43 @@ def read_trees(path: Path) -> Iterator[Tree]:
         raise CorpusError(f"{path}, line {start}: the tree that begins here "
                           "is not closed")
 
+# %% ../notebooks/19_parsing.ipynb #2dc7371d
+def repair(brackets: str, words: Sequence[str]) -> Tree:
+    """A tree over words, made from brackets that may not describe one.
+
+    Leaves beyond the last word are left out, and words beyond the last leaf go
+    to the end. A closing bracket also closes what is open inside it, and is left
+    out if none of its label is open. Brackets without a word vanish.
+    """
+    root, left = Tree(ROOT, []), deque(words)
+    path = [root]                                           # what is open
+    for symbol in brackets.split():
+        label = symbol.strip(OPEN + CLOSE) or "X"
+        if symbol.startswith(OPEN):
+            if len(path) < DEEPEST:
+                path[-1].append(Tree(label, []))
+                path.append(path[-1][-1])
+        elif not symbol.endswith(CLOSE):
+            if left:
+                path[-1].append(Tree("X", [left.popleft()]))
+        elif label in [node.label() for node in path[1:]]:
+            while path.pop().label() != label:
+                pass
+    phrases = [node for node in root if not is_leaf(node)]
+    end = phrases[-1] if phrases else root
+    end.extend(Tree("X", [word]) for word in left)
+    return clean_tree(root)
+
+# %% ../notebooks/19_parsing.ipynb #0775a398
+def is_tree(brackets: str, words: Sequence[str]) -> bool:
+    """Whether brackets describe a tree over words: nothing to repair.
+
+    What the leaves say does not matter, only where they stand.
+    """
+    found = [symbol if symbol.startswith(OPEN) or symbol.endswith(CLOSE)
+             else "XX" for symbol in brackets.split()]
+    return linearise(repair(brackets, words), "bare").split() == found
+
 # %% ../notebooks/19_parsing.ipynb #49e52cbb
 def escape(sentence: str) -> str:
     """The sentence with brackets written as the treebank writes them."""
@@ -156,43 +193,6 @@ def parse(
         tree = repair(text, words) if words else Tree(ROOT, [])
         parses.append(Parse(tree, texts[0] if texts else "", rank))
     return parses
-
-# %% ../notebooks/19_parsing.ipynb #2dc7371d
-def repair(brackets: str, words: Sequence[str]) -> Tree:
-    """A tree over words, made from brackets that may not describe one.
-
-    Leaves beyond the last word are left out, and words beyond the last leaf go
-    to the end. A closing bracket also closes what is open inside it, and is left
-    out if none of its label is open. Brackets without a word vanish.
-    """
-    root, left = Tree(ROOT, []), deque(words)
-    path = [root]                                           # what is open
-    for symbol in brackets.split():
-        label = symbol.strip(OPEN + CLOSE) or "X"
-        if symbol.startswith(OPEN):
-            if len(path) < DEEPEST:
-                path[-1].append(Tree(label, []))
-                path.append(path[-1][-1])
-        elif not symbol.endswith(CLOSE):
-            if left:
-                path[-1].append(Tree("X", [left.popleft()]))
-        elif label in [node.label() for node in path[1:]]:
-            while path.pop().label() != label:
-                pass
-    phrases = [node for node in root if not is_leaf(node)]
-    end = phrases[-1] if phrases else root
-    end.extend(Tree("X", [word]) for word in left)
-    return clean_tree(root)
-
-# %% ../notebooks/19_parsing.ipynb #0775a398
-def is_tree(brackets: str, words: Sequence[str]) -> bool:
-    """Whether brackets describe a tree over words: nothing to repair.
-
-    What the leaves say does not matter, only where they stand.
-    """
-    found = [symbol if symbol.startswith(OPEN) or symbol.endswith(CLOSE)
-             else "XX" for symbol in brackets.split()]
-    return linearise(repair(brackets, words), "bare").split() == found
 
 # %% ../notebooks/19_parsing.ipynb #fd71deb2
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})        # tags
