@@ -288,7 +288,8 @@ def right_branching(gold: Tree, label: str = "VP") -> Tree:
     last = len(words) - 1
     tail = [Tree("X", [words[-1]])] if last in skipped and last else []
     rest = words[:-1] if tail else words
-    node = [Tree("X", [rest[-1]])]
-    for word in reversed(rest[:-1][:DEEPEST]):
+    cut = min(len(rest) - 1, DEEPEST)                       # flat from there
+    node = [Tree("X", [word]) for word in rest[cut:]]
+    for word in reversed(rest[:cut]):
         node = [Tree("X", [word]), Tree(label, node)]
     return Tree(ROOT, [Tree("S", node + tail)])
