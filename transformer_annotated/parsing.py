@@ -117,9 +117,9 @@ def read_trees(path: Path) -> Iterator[Tree]:
 def repair(brackets: str, words: Sequence[str]) -> Tree:
     """A tree over words, made from brackets that may not describe one.
 
-    Leaves beyond the last word are left out, and words beyond the last leaf go
-    to the end. A closing bracket also closes what is open inside it, and is left
-    out if none of its label is open. Brackets without a word vanish.
+    Leaves beyond the last word are left out, and words beyond the last leaf
+    go to the end. A closing bracket also closes what is open inside it, and
+    is left out if none of its label is open. Brackets without a word vanish.
     """
     root, left = Tree(ROOT, []), deque(words)
     path = [root]                                           # what is open
