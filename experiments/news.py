@@ -54,7 +54,8 @@ def scores(outputs: list[str], references: list[str], language: str) -> dict:
 def main() -> None:
     """All models that were asked for, or all that come with the book."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=model_names())
+    translators = [name for name in model_names() if "parser" not in name]
+    parser.add_argument("models", nargs="*", default=translators)
     options = parser.parse_args()
     found = {name: measure(name) for name in options.models}
     records.write_record(

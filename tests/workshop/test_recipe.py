@@ -64,6 +64,8 @@ def test_names():
         "everyday-en-de",
         "gpt-grammar",
         "grammar",
+        "grammar-parsing",
+        "gum-parsing",
         "lstm-attention-grammar",
         "lstm-grammar",
         "multi30k-en-de",
@@ -74,6 +76,8 @@ def test_names():
         "wmt14-en-de-big",
         "wmt14-en-fr-base",
         "wmt14-en-fr-big",
+        "wsj-parsing",
+        "wsj-parsing-semi",
         "your-files",
     ]
 

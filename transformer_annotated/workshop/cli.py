@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['app', 'Changes', 'Out', 'NoReport', 'ModelName', 'Beam', 'Alpha', 'LONGEST_LINE', 'LONGEST_MESSAGE', 'train_command',
-           'resolve_recipe', 'closing_message', 'prepare_command', 'average_command', 'translate_command',
-           'say_truncated', 'evaluate_command', 'read_test_set', 'print_scores', 'leave_report', 'report_command',
-           'main', 'exit_with_error']
+           'resolve_recipe', 'with_trees', 'closing_message', 'prepare_command', 'average_command', 'translate_command',
+           'say_truncated', 'evaluate_command', 'check_writable', 'read_test_set', 'print_scores', 'parse_command',
+           'evaluate_parser', 'leave_report', 'report_command', 'main', 'exit_with_error']
 
 # %% ../../notebooks/workshop/cli.ipynb #85bdf3a0
 import os
@@ -100,6 +100,10 @@ def train_command(
     data: Annotated[str, typer.Option(
         metavar="DIR", help="Take what 'prepare' has left here.",
         show_default=False)] = "",
+    trees: Annotated[str, typer.Option(
+        metavar="DIR", help="Where the treebank of the recipe lies: a folder "
+        "with 02 to 23, for that of the Wall Street Journal.",
+        show_default=False)] = "",
     resume: Annotated[bool, typer.Option(
         "--resume", help="Go on from the last checkpoint, if there is one."
     )] = False,
@@ -114,6 +118,8 @@ def train_command(
 
     chosen = resolve_recipe(
         recipe, source, target, out, resume, changes or [])
+    if trees:
+        chosen = with_trees(chosen, trees)
     if data:
         if not (Path(data) / "prepared.toml").exists():
             raise ValueError(f"--data: {data}: nothing prepared there yet; see "
@@ -153,6 +159,16 @@ def resolve_recipe(
             chosen.corpus, name="", variant="", folder="", source_file=source,
             target_file=target))
     return chosen
+
+
+def with_trees(recipe: "Recipe", folder: str) -> "Recipe":
+    """The recipe of a parser, with its treebank in a folder."""
+    from transformer_annotated.workshop.treebanks import TREEBANKS
+
+    if recipe.corpus.name not in TREEBANKS:
+        raise ValueError("--trees: the recipe has no treebank; expected one "
+                         "whose corpus is " + " or ".join(TREEBANKS))
+    return replace(recipe, corpus=replace(recipe.corpus, folder=folder))
 
 
 def closing_message(
@@ -317,12 +333,21 @@ def say_truncated(translator: "Translator") -> None:
 @app.command("evaluate", cls=_help_lists("Models", model_names))
 def evaluate_command(
     model: ModelName,
-    source: Annotated[Path, typer.Option(
-        metavar="FILE", help="Sentences, one a line; may be .gz or .xz.")],
-    reference: Annotated[Path, typer.Option(
-        metavar="FILE", help="Their translations by a human.")],
-    beam: Beam = 4,
-    alpha: Alpha = 0.6,
+    source: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Sentences, one a line; may be .gz or .xz.",
+        show_default=False)] = None,
+    reference: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Their translations by a human.",
+        show_default=False)] = None,
+    trees: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="For a parser: trees in brackets. Without, those "
+        "that its recipe validates on.", show_default=False)] = None,
+    beam: Annotated[int | None, typer.Option(
+        min=1, max=100, help="As in 'translate'; 4, or 21 for a parser.",
+        show_default=False)] = None,
+    alpha: Annotated[float | None, typer.Option(
+        min=0, max=10, help="As in 'translate'; 0.6, or 0.3 for a parser.",
+        show_default=False)] = None,
     metric: Annotated[Literal["sacrebleu", "paper"], typer.Option(
         help="BLEU and chrF of sacreBLEU; or BLEU as the paper counted it, "
         "with plain quotes, Moses' tokens and split compounds.")] = "sacrebleu",
@@ -334,7 +359,7 @@ def evaluate_command(
         show_default=False)] = None,
     no_report: NoReport = False,
 ) -> None:
-    """Translate a test set, and score it with BLEU and chrF."""
+    """Translate a test set, and score it with BLEU and chrF; or parse one."""
     from tqdm import tqdm
 
     from transformer_annotated.evaluation import (
@@ -344,6 +369,12 @@ def evaluate_command(
     )
     from transformer_annotated.workshop.translator import Translator
 
+    if source is None and reference is None:
+        evaluate_parser(model, trees, out, beam, alpha, no_report)
+        return
+    if source is None or reference is None or trees is not None:
+        raise ValueError("expected --source with --reference, or --trees alone")
+    beam, alpha = beam or 4, 0.6 if alpha is None else alpha
     pairs = read_test_set(source, reference, out)
     translator = Translator.load(model)
     paper = metric == "paper"
@@ -373,16 +404,21 @@ def evaluate_command(
                      search=f"beam {beam}, alpha {alpha:g}")
 
 # %% ../../notebooks/workshop/cli.ipynb #34597427
+def check_writable(out: Path | None) -> None:
+    """Refuse what cannot be the name of a new file."""
+    if out and not out.parent.is_dir():
+        raise ValueError(f"--out: {out.parent}: no such folder")
+    if out and out.is_dir():
+        raise ValueError(f"--out: {out}: a folder, expected a file")
+
+
 def read_test_set(
     source: Path, reference: Path, out: Path | None
 ) -> "FilePairs":
     """The pairs of two files, if they can be scored, and ``out`` written."""
     from transformer_annotated.workshop.parallel import read_pairs
 
-    if out and not out.parent.is_dir():
-        raise ValueError(f"--out: {out.parent}: no such folder")
-    if out and out.is_dir():
-        raise ValueError(f"--out: {out}: a folder, expected a file")
+    check_writable(out)
     if len({os.path.realpath(file) for file in (source, reference, out)
             if file}) < (3 if out else 2):
         raise ValueError("--source, --reference and --out: expected different "
@@ -404,6 +440,45 @@ def print_scores(found: "Evaluation") -> None:
             doubt = f"95 % between {score.low:.2f} and {score.high:.2f}"
         print(f"{score.name} {score.value:.2f}  ({doubt})\n  "
               f"{score.signature}")
+
+# %% ../../notebooks/workshop/cli.ipynb #d72bcab2
+@app.command("parse", cls=_help_lists("Models", model_names))
+def parse_command(
+    model: ModelName,
+    texts: Annotated[list[str] | None, typer.Argument(
+        metavar="TEXT", help="Sentences; without any, lines are read from "
+        "standard input.", show_default=False)] = None,
+    beam: Beam = 21,
+    alpha: Alpha = 0.3,
+) -> None:
+    """Print the tree of each sentence."""
+    from transformer_annotated.parsing import parse, penn_tokens
+    from transformer_annotated.workshop.parsers import load_parser
+
+    parser = load_parser(model)
+    if not texts and sys.stdin is None:
+        raise ValueError("standard input is closed, and there is no text")
+    for text in texts or read_lines(sys.stdin.buffer, LONGEST_LINE):
+        [found] = parse(parser, [penn_tokens(text)], beam, alpha)
+        tree = str(found.tree) if texts else found.tree.pformat(10**9)
+        print(tree if len(found.tree) else "", flush=True)
+
+# %% ../../notebooks/workshop/cli.ipynb #d21c2360
+def evaluate_parser(
+    model: str, file: Path | None, out: Path | None, beam: int | None,
+    alpha: float | None, no_report: bool,
+) -> None:
+    """What ``evaluate`` does with a parser."""
+    from transformer_annotated.evaluation import Score
+    from transformer_annotated.workshop.parsers import evaluate_trees
+
+    check_writable(out)
+    beam, alpha = beam or 21, 0.3 if alpha is None else alpha
+    found, count = evaluate_trees(model, file, out, beam=beam, alpha=alpha)
+    if not no_report:
+        leave_report(find_model(model), [Score("F1", found.f1, "Collins")],
+                     source="words", reference=str(file or "valid"),
+                     pairs=count, search=f"beam {beam}, alpha {alpha:g}")
 
 # %% ../../notebooks/workshop/cli.ipynb #b83d5c19
 def leave_report(

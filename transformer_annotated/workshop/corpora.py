@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..parsing import clean_tree, read_tree
 from transformer_annotated.workshop.checks import (
     check_at_least,
     check_within,
@@ -30,7 +31,16 @@ from transformer_annotated.workshop.parallel import (
     hold_out,
     read_pairs,
 )
-from .sampling import sample_sentences
+from transformer_annotated.workshop.sampling import (
+    sample_sentences,
+    sample_trees,
+)
+from transformer_annotated.workshop.treebanks import (
+    TREEBANKS,
+    TreeFiles,
+    TreePairs,
+    treebank_files,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -146,6 +156,15 @@ def _drawn(
         pairs = [(pair.english, pair.german) for pair in drawn]
         splits[split] = [p[::-1] for p in pairs] if source == "de" else pairs
     return splits
+
+
+def _drawn_trees(
+    sizes: Mapping[str, int], leaves: str, depth: int, seed: int
+) -> dict:
+    """Trees of the grammar."""
+    return {split: TreePairs([clean_tree(read_tree(text)) for text in
+                              sample_trees(size, seed, depth, split)], leaves)
+            for split, size in sizes.items()}
 
 # %% ../../notebooks/workshop/corpora.ipynb #cb3a8b5d
 @dataclass(frozen=True)
@@ -336,13 +355,15 @@ def load_corpus(
     """A corpus by name: synthetic, from a local folder, or from the Hub.
 
     Args:
-        name: "copy", "reverse", "grammar", or one of ``CATALOGUE``.
+        name: "copy", "reverse", "grammar", "grammar-trees", or one of
+            ``CATALOGUE`` or ``TREEBANKS``.
         source: Language of the source; by default the corpus's first.
         target: Language of the target.
         folder: Look for files here, and nowhere else. By default in the
             folder that the variable ``TRANSFORMER_ANNOTATED_DATA`` names, in
             ``data``, in ``../shared/data``, and then on the Hub.
-        variant: "tok" is the lowercased, tokenised Multi30k of papers.
+        variant: "tok" is the lowercased, tokenised Multi30k of papers; of
+            trees, what stands for a word among the brackets.
         train_size: How many pairs to train on. By default all; of what is
             drawn, 20,000.
         valid_size: How many pairs of "valid"; of what is drawn, 1,000.
@@ -351,6 +372,7 @@ def load_corpus(
         seed: Determines what is drawn, and what is held out.
     """
     key = f"{name}-tok" if (name, variant) == ("multi30k", "tok") else name
+    leaves = "words" if variant == "raw" else variant       # of trees
     _check_name(key, variant, name)
     sizes = {"train": train_size, "valid": valid_size, "test": test_size}
     if key in _DRAWN:
@@ -361,15 +383,38 @@ def load_corpus(
             check_at_least(1, **{f"{split}_size": size})
             check_within(1, 10**6, **{f"{split}_size": size})
         languages = _direction(_DRAWN[key], source, target)
-        splits = (_toy(key, sizes, seed) if key != "grammar" else
-                  _drawn(sizes, languages[0], depth, seed))
+        match key:
+            case "grammar":
+                splits = _drawn(sizes, languages[0], depth, seed)
+            case "grammar-trees":
+                splits = _drawn_trees(sizes, leaves, depth, seed)
+            case _:
+                splits = _toy(key, sizes, seed)
         return Corpus(key, *languages, splits)
+    if key in TREEBANKS:
+        languages = _direction(_TREES, source, target)
+        return _cut(key, languages, _treebank(key, folder, leaves), sizes)
     languages = _direction(CATALOGUE[key].languages, source, target)
     splits = _find(key, CATALOGUE[key], folder, languages)
     return _finish(key, languages, splits, sizes, seed)
 
 # %% ../../notebooks/workshop/corpora.ipynb #4f896515
-_DRAWN = {"copy": ("", ""), "reverse": ("", ""), "grammar": ("en", "de")}
+_TREES = ("en", "brackets")
+_DRAWN = {"copy": ("", ""), "reverse": ("", ""), "grammar": ("en", "de"),
+          "grammar-trees": _TREES}
+
+
+def _treebank(name: str, folder: str | Path | None, leaves: str) -> dict:
+    """The splits of a treebank."""
+    places = _places(folder)
+    if not (found := treebank_files(name, places)):
+        patterns = TREEBANKS[name]
+        raise CorpusNotFound(
+            f"{name}: not found in {' or '.join(map(str, places))}; expected "
+            f"{patterns['train'][0]} to train on, {patterns['valid'][0]} to "
+            "validate on")
+    return {split: TreePairs(TreeFiles(files), leaves)
+            for split, files in found.items()}
 
 
 def _finish(
@@ -385,6 +430,14 @@ def _finish(
     if "valid" not in splits:
         size = 2000 if sizes["valid"] is None else sizes["valid"]
         splits["train"], splits["valid"] = hold_out(splits["train"], size, seed)
+    return _cut(name, languages, splits, sizes)
+
+
+def _cut(
+    name: str, languages: Sequence[str], splits: dict,
+    sizes: Mapping[str, int | None],
+) -> Corpus:
+    """The corpus with the first pairs of each split."""
     order = [split for split in sizes if split in splits]
     cut = {split: _first(splits[split], sizes[split], f"{split}_size")
            for split in order}
@@ -396,7 +449,8 @@ def _direction(
 ) -> tuple[str, str]:
     """Source and target, either of which may be left to be guessed."""
     first, second = known
-    for way in ((first, second), (second, first)):
+    ways = ((first, second), (second, first))
+    for way in ways[:1] if known == _TREES else ways:   # no way back from it
         if source in (None, way[0]) and target in (None, way[1]):
             return way
     raise ValueError(f"source, target: {source!r}, {target!r}, expected "
@@ -405,9 +459,11 @@ def _direction(
 
 def _check_name(name: str, variant: str, given: str) -> None:
     """Refuse names and variants that there are not."""
-    names = [*_DRAWN, *CATALOGUE]
+    names = [*_DRAWN, *CATALOGUE, *TREEBANKS]
     if name not in names:
         raise CorpusError(unknown_name("corpus", given, names))
+    if name in ("grammar-trees", *TREEBANKS):
+        return                                  # which know their variants
     if variant != "raw" and (variant != "tok" or name == given):
         raise ValueError(f"variant: {variant!r}, expected 'raw', or 'tok' for "
                          "multi30k")

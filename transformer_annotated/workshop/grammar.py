@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NOMINATIVE', 'ACCUSATIVE', 'DATIVE', 'STRONG_ENDINGS', 'WEAK_ENDINGS', 'RELATIVE_PRONOUNS', 'Token', 'FRAMES',
-           'AUXILIARIES', 'article', 'german_noun', 'surface', 'NounPhrase', 'Pronoun', 'RelativePronoun', 'When',
-           'Clause', 'Sentence', 'AlignedPair', 'align', 'aligned_pair']
+           'AUXILIARIES', 'article', 'german_noun', 'surface', 'bracket', 'NounPhrase', 'Pronoun', 'RelativePronoun',
+           'When', 'Clause', 'Sentence', 'AlignedPair', 'align', 'aligned_pair']
 
 # %% ../../notebooks/workshop/grammar.ipynb #f9d6e638
 from collections.abc import Iterable
@@ -65,6 +65,16 @@ def surface(tokens: Iterable[Token]) -> str:
     """The words, with blanks between them."""
     return " ".join([token[0] for token in tokens])
 
+
+def bracket(label: str, *parts: str) -> str:
+    """A word with its tag, or parts of a sentence with their label."""
+    return f"({label} {' '.join(parts)})"
+
+
+def _times(tokens: Iterable[Token]) -> str:
+    """The bracket of a time, such as ``last week``."""
+    return bracket("NP", *(bracket("NN", word) for word, *_ in tokens))
+
 # %% ../../notebooks/workshop/grammar.ipynb #aae945f3
 @dataclass(eq=False, slots=True)
 class NounPhrase:
@@ -112,6 +122,14 @@ class NounPhrase:
         return [token for token in parts if token[0]] + (
             self.relative.english() if self.relative else [])
 
+    def tree(self, case: int) -> list[str]:
+        """Its English words in brackets; a relative clause joins a phrase."""
+        tags = {"d": "DT", "a": "JJ", "n": "NNS" if self.plural else "NN"}
+        inner = bracket("NP", *(bracket(tags[part], word) for word, node, part
+                                in self.english(case) if node is self))
+        return [bracket("NP", inner, self.relative.relative_tree())
+                if self.relative else inner]
+
 # %% ../../notebooks/workshop/grammar.ipynb #5da6848d
 @dataclass(eq=False, slots=True)
 class Pronoun:
@@ -132,6 +150,11 @@ class Pronoun:
     def english(self, case: int) -> list[Token]:
         """Its English word."""
         return [(self.forms.english[case > 0], self, "n")]
+
+    def tree(self, case: int) -> list[str]:
+        """Its English word in brackets."""
+        [(word, *_)] = self.english(case)
+        return [bracket("NP", bracket("PRP", word))]
 
 # %% ../../notebooks/workshop/grammar.ipynb #f769af42
 @dataclass(eq=False, slots=True)
@@ -155,6 +178,11 @@ class RelativePronoun:
         """Its English word."""
         person = "whom" if case else "who"
         return [(person if self.kind == "person" else "that", self, "n")]
+
+    def tree(self, case: int) -> list[str]:
+        """Its English word in brackets."""
+        [(word, *_)] = self.english(case)
+        return [bracket("WHNP", bracket("WP", word))]
 
 # %% ../../notebooks/workshop/grammar.ipynb #27c3dddd
 FRAMES = {
@@ -242,6 +270,27 @@ class Clause:
             verbs.insert(0, (helper, self, "f"))
         return [*opening, *first, *subject, *verbs, *light, *heavy, *last]
 
+    def tree(self, after: Iterable[str] = ()) -> list[str]:
+        """What its English bracket holds; ``after`` ends the verb's own."""
+        _, subject, light, heavy = self._places("tree")
+        *times, manner = self._circumstances("english")
+        first, last = ([_times(time)] if time else [] for time in times)
+        helper, main = self.when.english(
+            self.verb, self.nodes[0].person == 1, self.manner is NOT)
+        adverb = [bracket("RB", word) for word, *_ in manner]
+        if self.manner is not NOT:
+            adverb = [bracket("ADVP", word) for word in adverb]
+        verb = bracket("VP", bracket("VB", main), *light, *heavy, *last, *after)
+        if helper:
+            verb, adverb = bracket("VP", bracket("MD", helper), *adverb,
+                                   verb), []
+        return [*first, *subject, *adverb, verb]
+
+    def relative_tree(self) -> str:
+        """The bracket of a relative clause, with its pronoun in front."""
+        return bracket("SBAR", *self._places("tree")[0],
+                       bracket("S", *self.tree()))
+
     def _places(self, language: str) -> tuple[list[Token], ...]:
         """Relative pronoun, subject; objects: pronouns, then noun phrases."""
         opening, subject, light, heavy = [], [], [], []
@@ -288,6 +337,15 @@ class Sentence:
         """Its English words."""
         other = self.other.english() if self.other else []
         return self._join(self.main.english(), other, "english", self.first)
+
+    def tree(self) -> str:
+        """Its English words in brackets, as the Penn Treebank has them."""
+        other = [bracket("SBAR", bracket("IN", self.conjunction.english),
+                         bracket("S", *self.other.tree()))
+                 ] if self.other else []
+        parts = ([*other, bracket(",", ","), *self.main.tree()] if self.first
+                 else self.main.tree(other))
+        return bracket("S", *parts, bracket(".", "."))
 
     def _join(
         self, main: list[Token], other: list[Token], language: str, comma: bool

@@ -5,9 +5,12 @@
 # %% auto #0
 __all__ = ['Pick', 'SPLITS', 'CountedSet', 'one_of', 'either', 'all_of', 'noun_phrases', 'participants', 'relative_clauses',
            'clauses', 'all_sentences', 'count_sentences', 'split_by_hash', 'sample_sentences', 'all_words']
+__all__ = ['Pick', 'SPLITS', 'CountedSet', 'one_of', 'either', 'all_of', 'noun_phrases', 'relative_clauses', 'clauses',
+           'all_sentences', 'count_sentences', 'split_by_hash', 'sample_sentences', 'sample_trees', 'all_words']
 
 # %% ../../notebooks/workshop/grammar.ipynb #6269c34d
 import random
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -257,16 +260,17 @@ def count_sentences(depth: int = 2) -> int:
 SPLITS = ("train", "valid", "test")
 
 
-def split_by_hash(german: str) -> str:
+def split_by_hash(text: str) -> str:
     """The split to which a sentence belongs, whoever draws it."""
-    number = zlib.crc32(german.encode()) % 8
+    number = zlib.crc32(text.encode()) % 8
     return SPLITS[number] if number < 3 else "train"
 
 # %% ../../notebooks/workshop/grammar.ipynb #15565b23
-def sample_sentences(
-    count: int, seed: int = 0, depth: int = 2, split: str = "train"
-) -> list[AlignedPair]:
-    """Different sentences of a split, in both languages, aligned."""
+def _draw(
+    count: int, seed: int, depth: int, split: str,
+    say: Callable[[Sentence], list],
+) -> dict[str, tuple[Sentence, list]]:
+    """Different sentences of a split, by what is said, with its tokens."""
     check_at_least(0, count=count, depth=depth)
     if split not in SPLITS:
         raise ValueError(f"split: {split!r}, expected one of {SPLITS}")
@@ -278,11 +282,31 @@ def sample_sentences(
     found = {}
     while len(found) < count:
         sentence = language.draw(pick)
-        german = sentence.german()
-        text = surface(german)
+        tokens = say(sentence)
+        text = surface(tokens)
         if split_by_hash(text) == split:
-            found[text] = aligned_pair(sentence, german)
-    return list(found.values())
+            found[text] = sentence, tokens
+    return found
+
+
+def sample_sentences(
+    count: int, seed: int = 0, depth: int = 2, split: str = "train"
+) -> list[AlignedPair]:
+    """Different sentences of a split, in both languages, aligned."""
+    found = _draw(count, seed, depth, split, Sentence.german)
+    return [aligned_pair(*one) for one in found.values()]
+
+
+def sample_trees(
+    count: int, seed: int = 0, depth: int = 2, split: str = "train"
+) -> list[str]:
+    """Trees of different English sentences of a split, in brackets.
+
+    Here the English words decide to which split a sentence belongs.
+    """
+    found = _draw(count, seed, depth, split, Sentence.english)
+    return [re.sub(r"\w+\)", lambda word: word[0].capitalize(),
+                   sentence.tree(), count=1) for sentence, _ in found.values()]
 
 # %% ../../notebooks/workshop/grammar.ipynb #dfd502a6
 def all_words() -> dict[str, list[str]]:

@@ -164,12 +164,16 @@ class Translator:
         return texts[0] if single else texts
 
     def n_best(
-        self, text: str, n: int = 4, beam: int | None = None, **search: float
-    ) -> list[Translation]:
-        """The ``n`` best translations of a sentence that a beam finds."""
-        [found] = self._search([text], beam=beam or n, n_best=n, **search)
-        return [Translation(self._decode(one), one.score)
-                for one in found if one]
+        self, text: str | Iterable[str], n: int = 4, beam: int | None = None,
+        **search: float,
+    ) -> list[Translation] | list[list[Translation]]:
+        """The ``n`` best translations of a sentence, or of several."""
+        single = isinstance(text, str)
+        found = self._search([text] if single else text, beam=beam or n,
+                             n_best=n, **search)
+        lists = [[Translation(self._decode(one), one.score)
+                  for one in some if one] for some in found]
+        return lists[0] if single else lists
 
     def translate_lines(
         self, lines: Iterable[str], buffer_size: int = 512, **search: float

@@ -1,0 +1,309 @@
+"""Parsers of the grammar and of GUM: F1 by length, label and training trees.
+
+    python -m experiments.parsing --out runs/parsing
+    python -m experiments.parsing --check
+
+Trains the recipe ``grammar-parsing`` with three seeds, and ``gum-parsing``
+with three seeds and three numbers of trees. Parses what is held out, greedily
+and, with all trees, by the paper's search. Runs that are there are not
+repeated; with ``--only``, those that are named are written down as they are.
+Writes results/parsing.json, and beside it the journals, and for each tree the
+brackets that were found, from which ``--check`` computes the scores again. For
+those of GUM it needs the corpus.
+"""
+
+import argparse
+import itertools
+import json
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+from nltk.tree import Tree
+
+from experiments import records
+from transformer_annotated.parsing import (
+    BracketScore,
+    bracket_score,
+    linearise,
+    parse,
+    repair,
+    right_branching,
+    spans,
+)
+from transformer_annotated.workshop.corpora import load_corpus
+from transformer_annotated.workshop.files import CorpusError, write_atomically
+from transformer_annotated.workshop.journal import read_metrics
+from transformer_annotated.workshop.memory import count_parameters
+from transformer_annotated.workshop.parsers import valid_trees
+from transformer_annotated.workshop.recipe import read_recipe, run_recipe
+from transformer_annotated.workshop.translator import Translator
+from transformer_annotated.workshop.treebanks import trees_of
+
+SEEDS = (0, 1, 2)
+COUNT = 438  # trees to parse, of either corpus
+SIZES = (3707, 1000, 250)  # trees of GUM
+LENGTHS = ((1, 10), (11, 20), (21, 30), (31, 200))
+LABELS = ("NP", "VP", "PP", "S", "SBAR", "ADVP", "ADJP", "PRN")
+GREEDY = {"beam": 1, "alpha": 0.3}
+PAPER = {"beam": 21, "alpha": 0.3}
+
+
+def runs() -> Iterator[tuple[str, str, list[str]]]:
+    """Name, recipe and changes of each training, the most needed first."""
+    yield "grammar-20000-0", "grammar-parsing", ["training.seed=0"]
+    for seed, size in itertools.product(SEEDS, SIZES):
+        changes = [f"training.seed={seed}", f"train_size={size}"]
+        yield f"gum-{size}-{seed}", "gum-parsing", changes
+    for seed in SEEDS[1:]:
+        changes = [f"training.seed={seed}"]
+        yield f"grammar-20000-{seed}", "grammar-parsing", changes
+
+
+def cached(file: Path, make: Callable[[], dict]) -> dict:
+    """What a file holds, made if it is not there."""
+    if not file.exists():
+        write_atomically(file, json.dumps(make(), ensure_ascii=False))
+    return json.loads(file.read_text("utf-8"))
+
+
+def train(name: str, recipe: str, changes: list[str], out: Path) -> dict:
+    """Train what is not there yet, and note how long it took."""
+    start = time.process_time()
+    chosen = read_recipe(recipe, changes)
+    state = run_recipe(chosen, out / name, resume=True, progress_bar=False)
+    if not state.finished(chosen.training):
+        raise SystemExit(f"{name}: stopped; start again to go on")
+    return {"processor_seconds": round(time.process_time() - start)}
+
+
+def search(name: str, out: Path, count: int, **how: float) -> dict:
+    """The brackets that a parser finds for what it validates on."""
+    parser = Translator.load(out / name, device="cpu")
+    gold = valid_trees(parser)[:count]
+    start = time.process_time()
+    found = parse(parser, [" ".join(tree.leaves()) for tree in gold], **how)
+    return {
+        "processor_seconds": round(time.process_time() - start),
+        "parameters": count_parameters(parser.model.config),
+        "brackets": [linearise(one.tree, "bare") for one in found],
+        "ranks": [one.rank for one in found],
+    }
+
+
+def rebuilt(lines: Iterable[str], gold: list[Tree]) -> list[Tree]:
+    """Trees from stored brackets, over the words of the gold trees."""
+    return [
+        repair(line, tree.leaves())
+        for line, tree in zip(lines, gold, strict=True)
+    ]
+
+
+def f1(pairs: Iterable[tuple[Tree, Tree]], label: str | None = None) -> float:
+    """The score of pairs of trees, gold and predicted."""
+    scores = (bracket_score(gold, found, label) for gold, found in pairs)
+    return round(sum(scores, BracketScore()).f1, 2)
+
+
+def scores(gold: list[Tree], found: list[Tree]) -> dict:
+    """F1 of all, by length, by label, and how many trees are right."""
+    pairs = list(zip(gold, found, strict=True))
+    return {
+        "f1": f1(pairs),
+        "exact": round(
+            100 * sum(spans(g) == spans(p) for g, p in pairs) / len(pairs), 1
+        ),
+        "by_length": {
+            f"{low}–{high}": f1(
+                (g, p) for g, p in pairs if low <= len(g.leaves()) <= high
+            )
+            for low, high in LENGTHS
+        },
+        "by_label": {label: f1(pairs, label) for label in LABELS},
+    }
+
+
+def gold_trees(corpus: str) -> list[Tree] | None:
+    """What a corpus validates on; None if it is not here."""
+    try:
+        if corpus == "grammar-trees":
+            found = read_recipe("grammar-parsing").corpus.load()
+        else:
+            found = load_corpus(corpus, folder=records.data_folder())
+    except CorpusError:
+        return None
+    return trees_of(found.splits["valid"])[:COUNT]
+
+
+def measure(name: str, out: Path, gold: dict) -> dict:
+    """A row of the result, for a parser that has been trained and tried."""
+    corpus, trees, seed = name.split("-")
+    found = read(out / f"{name}-greedy.json")
+    return {
+        "corpus": corpus,
+        "trees": int(trees),
+        "seed": int(seed),
+        "updates": read_metrics(out / name)[-1]["step"],
+        "parameters": found["parameters"],
+        "processor_seconds": read(out / f"{name}.json")["processor_seconds"],
+        **scores(gold[corpus], rebuilt(found["brackets"], gold[corpus])),
+    }
+
+
+def read(file: Path) -> dict:
+    """What :func:`cached` has left."""
+    return json.loads(file.read_text("utf-8"))
+
+
+def searches(names: list[str], out: Path, gold: dict) -> Iterator[dict]:
+    """What each search found of each parser that had all trees."""
+    for name, how in itertools.product(names, ("greedy", "paper")):
+        file = out / f"{name}-{how}.json"
+        if not file.exists():
+            continue
+        found, corpus = read(file), name.partition("-")[0]
+        some = gold[corpus][: len(found["ranks"])]
+        ranks = found["ranks"]
+        pairs = zip(some, rebuilt(found["brackets"], some), strict=True)
+        yield {
+            "parser": name,
+            "search": {"greedy": "greedy", "paper": "beam 21"}[how],
+            "sentences": len(ranks),
+            "best is no tree": len(ranks) - ranks.count(0),
+            "none is a tree": ranks.count(None),
+            "F1": f1(pairs),
+            "processor seconds": found["processor_seconds"],
+        }
+
+
+def examples(name: str, out: Path, gold: list[Tree]) -> list[dict]:
+    """A few trees of about equal length, gold and predicted."""
+    found = rebuilt(read(out / f"{name}-greedy.json")["brackets"], gold)
+    fit = [i for i, tree in enumerate(gold) if 9 <= len(tree.leaves()) <= 13]
+    rows = []
+    for i in fit[:: max(1, len(fit) // 4)][:4]:
+        words = " ".join(gold[i].leaves())
+        rows.append(
+            {
+                "name": f"{name.partition('-')[0]}: {words[:40]}",
+                "gold": gold[i].pformat(10**9),
+                "predicted": found[i].pformat(10**9),
+            }
+        )
+    return rows
+
+
+def summary(rows: list[dict], baseline: dict) -> list[dict]:
+    """F1 of each corpus and number of trees, over the seeds."""
+    found = []
+    groups = sorted({(row["corpus"], row["trees"]) for row in rows})
+    for corpus, trees in groups:
+        same = [
+            row
+            for row in rows
+            if (row["corpus"], row["trees"]) == (corpus, trees)
+        ]
+        updates = sorted({row["updates"] for row in same})
+        some = [row["f1"] for row in same]
+        found.append(
+            {
+                "corpus": corpus,
+                "training trees": f"{trees:,}",
+                "updates": ", ".join(f"{n:,}" for n in updates),
+                "seeds": len(some),
+                "F1": f"{sum(some) / len(some):.1f}",
+                "from … to": f"{min(some):.1f} … {max(some):.1f}",
+                "right-branching": f"{baseline[corpus]['f1']:.1f}",
+            }
+        )
+    return found
+
+
+def write(names: list[str], out: Path) -> None:
+    """Write down what has been measured of these runs."""
+    gold = {"grammar": gold_trees("grammar-trees"), "gum": gold_trees("gum")}
+    baseline = {
+        corpus: scores(trees, [right_branching(tree) for tree in trees])
+        for corpus, trees in gold.items()
+    }
+    rows = [measure(name, out, gold) for name in names]
+    whole = [n for n in names if n.split("-")[1] in ("3707", "20000")]
+    shown = [n for n in whole if n.endswith("-0")]
+    records.write_record(
+        "parsing",
+        rows,
+        ("torch", "nltk"),
+        sorted({row["seed"] for row in rows}),
+        {name: out / name for name in names},
+        {name: read(out / f"{name}-greedy.json")["brackets"] for name in names},
+        attribution="GUM (Zeldes 2017), CC BY 4.0: the sentences in examples",
+        summary=summary(rows, baseline),
+        baseline=baseline,
+        search=list(searches(whole, out, gold)),
+        examples=[
+            row
+            for name in reversed(shown)
+            for row in examples(name, out, gold[name.partition("-")[0]])
+        ],
+        parser_peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        // 1024,
+    )
+
+
+def check() -> Iterator[records.Checked]:
+    """The scores, from the stored brackets."""
+    found = records.load_record("parsing")
+    yield from records.check_stored(found)
+    gold = {"grammar": gold_trees("grammar-trees"), "gum": gold_trees("gum")}
+    for row in found["rows"]:
+        name = f"{row['corpus']}-{row['trees']}-{row['seed']}"
+        trees = gold[row["corpus"]]
+        if trees is None:
+            yield (f"{name}, F1",)
+            continue
+        again = scores(trees, rebuilt(records.output(found, name), trees))
+        for key, value in again.items():
+            yield f"{name}, {key}", row[key], value
+    yield (
+        "summary",
+        found["summary"],
+        summary(found["rows"], found["baseline"]),
+    )
+
+
+def main() -> None:
+    """Train and parse what is missing, and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/parsing"))
+    parser.add_argument("--only", nargs="*", help="write these runs, as is")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    out = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    if options.only:
+        write(options.only, out)
+        return
+    for name, recipe, changes in runs():
+        cached(
+            out / f"{name}.json",
+            lambda n=name, r=recipe, c=changes: train(n, r, c, out),
+        )
+        cached(
+            out / f"{name}-greedy.json",
+            lambda n=name: search(n, out, COUNT, **GREEDY),
+        )
+        print(f"{name}: done", flush=True)
+    names = [name for name, *_ in runs()]
+    for name in names:
+        if name.split("-")[1] in ("3707", "20000"):
+            cached(
+                out / f"{name}-paper.json",
+                lambda n=name: search(n, out, COUNT, **PAPER),
+            )
+    write(names, out)
+
+
+if __name__ == "__main__":
+    records.start(main, check)
