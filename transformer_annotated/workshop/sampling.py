@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['Pick', 'SPLITS', 'CountedSet', 'one_of', 'either', 'all_of', 'noun_phrases', 'participants', 'relative_clauses',
-           'clauses', 'all_sentences', 'count_sentences', 'split_by_hash', 'sample_sentences', 'all_words']
-__all__ = ['Pick', 'SPLITS', 'CountedSet', 'one_of', 'either', 'all_of', 'noun_phrases', 'relative_clauses', 'clauses',
-           'all_sentences', 'count_sentences', 'split_by_hash', 'sample_sentences', 'sample_trees', 'all_words']
+           'clauses', 'all_sentences', 'count_sentences', 'split_by_hash', 'sample_sentences', 'sample_trees',
+           'all_words']
 
 # %% ../../notebooks/workshop/grammar.ipynb #6269c34d
 import random
