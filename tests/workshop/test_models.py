@@ -51,7 +51,7 @@ def test_a_kind_goes_through_a_file(tmp_path):
 def test_each_kind_is_built_counted_and_decoded(kind):
     """Every row of the table is whole."""
     row = find_kind(kind)
-    config = row.config(20, layers=1, d_model=16)
+    config = row.config(20, layers=1, d_model=32)
     model = build_model(config)
     assert kind_of(model.config) is row
     real = sum(p.numel() for p in model.parameters())
