@@ -847,7 +847,7 @@ NO_RUN = "train what? Name a recipe, or give --source and --target, or --resume"
         (["train", "--out", "OUT", "--target", "x"], "--target needs --source"),
         (["train", "copy", "--out", "OUT", "--target", "x"], "--target needs"),
         (["train", "cpoy", "--out", "OUT"], "did you mean 'copy'?"),
-        (["train", "zzz", "--out", "OUT"], "known: copy, grammar, "),
+        (["train", "zzz", "--out", "OUT"], "known: copy, everyday"),
         (["train", "no.toml", "--out", "OUT"], "no.toml: no such file"),
         (["train", "your-files", "--out", "OUT"], "give --source and --target"),
         (["prepare", "your-files", "--out", "OUT"], "give --source and"),

@@ -47,7 +47,9 @@ Pattern = tuple[list[Token], float]        # with its probability
 
 
 def _clause_gap(words: Lexicon, depth: int, *chosen: tuple) -> CountedSet:
-    return one_of([Gap("clause", chosen)])
+    """One gap, if the lexicon has anything to fill it."""
+    found = clauses(words, depth, *chosen).count
+    return one_of([Gap("clause", chosen)] if found else [])
 
 
 def _participant_gap(
@@ -55,6 +57,8 @@ def _participant_gap(
 ) -> CountedSet:
     """A subject has two gaps: the verb shows whether it is a *he*."""
     persons = (1, 2) if case == NOMINATIVE else (2,)
+    if not participants(words, case, wanted, depth, **chosen).count:
+        persons = ()                       # nothing could fill it
     return one_of(Gap("participant", (case, wanted, *chosen.values()), person)
                   for person in persons)
 
