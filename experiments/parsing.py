@@ -15,7 +15,6 @@ those of GUM it needs the corpus.
 import argparse
 import itertools
 import json
-import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -179,9 +178,13 @@ def searches(names: list[str], out: Path, gold: dict) -> Iterator[dict]:
 
 
 def examples(name: str, out: Path, gold: list[Tree]) -> list[dict]:
-    """A few trees of about equal length, gold and predicted."""
+    """A few trees of about equal length, without anyone's address."""
     found = rebuilt(read(out / f"{name}-greedy.json")["brackets"], gold)
-    fit = [i for i, tree in enumerate(gold) if 9 <= len(tree.leaves()) <= 13]
+    fit = [
+        i
+        for i, tree in enumerate(gold)
+        if 9 <= len(tree.leaves()) <= 13 and "@" not in "".join(tree.leaves())
+    ]
     rows = []
     for i in fit[:: max(1, len(fit) // 4)][:4]:
         words = " ".join(gold[i].leaves())
@@ -244,11 +247,9 @@ def write(names: list[str], out: Path) -> None:
         search=list(searches(whole, out, gold)),
         examples=[
             row
-            for name in reversed(shown)
+            for name in shown
             for row in examples(name, out, gold[name.partition("-")[0]])
         ],
-        parser_peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        // 1024,
     )
 
 
