@@ -41,7 +41,7 @@ from transformer_annotated.workshop.models import (
 class GPTConfig(TransformerConfig):
     """The sizes of a GPT; by default, those of the first one, in GPT-2's form.
 
-    What differs from :class:`TransformerConfig` are the defaults alone.
+    What differs from ``TransformerConfig`` are the defaults alone.
     ``learned_positions`` has room for source and target together.
     """
 

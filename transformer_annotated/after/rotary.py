@@ -162,7 +162,7 @@ def set_positions(decoder: nn.Module, kind: str, d_k: int, heads: int) -> None:
 class RelativeConfig(TransformerConfig):
     """The sizes of a Transformer whose positions are inside the score.
 
-    Takes what a :class:`TransformerConfig` takes, and a ``position``: a name
+    Takes what a ``TransformerConfig`` takes, and a ``position``: a name
     of ``POSITIONS``.
     """
 

@@ -29,7 +29,7 @@ class Gap(NamedTuple):
 
     Args:
         kind: "clause" or "participant".
-        chosen: What :func:`clauses` or :func:`participants` were asked for.
+        chosen: What ``clauses`` or ``participants`` were asked for.
         person: Which form of the verb it asks for, if it is a subject.
     """
 
