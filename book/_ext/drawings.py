@@ -21,11 +21,16 @@ WORDS_A_MINUTE = 180  # of a text that wants to be thought about
 
 
 def drawing(app, name: str) -> nodes.raw:
-    """An SVG file as HTML, without comments, with ids of its own."""
+    """An SVG file as HTML, without comments, with ids of its own.
+
+    Its links start one folder deep, and are adapted to where the page lies.
+    """
     path = Path(app.srcdir) / FOLDER / name
     app.env.note_dependency(str(path))
     text = re.sub(r"<!--.*?-->", "", path.read_text("utf-8"), flags=re.DOTALL)
     text = SHARED_IDS.sub(rf"\g<1>{path.stem}-\g<2>", text)
+    root = "../" * app.env.docname.count("/")
+    text = text.replace('href="../', f'href="{root}')
     return nodes.raw("", text.strip(), format="html")
 
 
