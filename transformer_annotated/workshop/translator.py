@@ -108,7 +108,7 @@ class Translator:
     @property
     def device(self) -> torch.device:
         """Where the model computes."""
-        return self.model.embeddings.weight.device
+        return next(self.model.parameters()).device
 
     @property
     def max_length(self) -> int:
