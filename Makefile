@@ -65,6 +65,7 @@ bench: .venv/ready  ## Measure speed side by side with others (quarter of an hou
 	$(BIN)/python -m benchmarks.loss
 	$(BIN)/python -m benchmarks.corpus
 	$(BIN)/python -m benchmarks.padding
+	$(BIN)/python -m benchmarks.longer
 
 sync: .venv/ready  ## After editing a notebook: strip its outputs, export it, tidy the code.
 	$(BIN)/nbdev-clean

@@ -14,9 +14,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.report import write_result
+from benchmarks.report import peak_bytes, write_result
 from transformer_annotated.loss import LossSums, label_smoothed_cross_entropy
 from transformer_annotated.workshop.fused_loss import linear_cross_entropy
 
@@ -120,20 +119,6 @@ def seconds(run: Callable[..., object], data: tuple[Tensor, ...]) -> float:
     return time.process_time() - began
 
 
-def peak(run: Callable[..., object], data: tuple[Tensor, ...]) -> int:
-    """Most bytes held at one time by what a run allocates."""
-    data[0].grad = data[1].grad = None
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
-        run(*data)
-    events = log.profiler.kineto_results.events()
-    memory = [event for event in events if event.name() == "[memory]"]
-    live = most = 0
-    for event in sorted(memory, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        most = max(most, live)
-    return most
-
-
 def measure(
     name: str, runs: dict[str, Callable[..., object]], rounds: int
 ) -> list[dict]:
@@ -149,6 +134,8 @@ def measure(
     sizes = zip(("tokens", "d_model", "vocab_size"), SIZES[name], strict=True)
     about, rows = {"size": name, **dict(sizes)}, []
     for form, run in runs.items():
+        data[0].grad = data[1].grad = None
+        most = peak_bytes(lambda run=run: run(*data))
         pairs = zip(first, times[form], strict=True)
         ratios = [theirs / ours for theirs, ours in pairs]
         measured = {
@@ -156,7 +143,7 @@ def measure(
             "seconds": round(min(times[form]), 4),
             "times_faster": round(statistics.median(ratios), 3),
             "times_faster_range": [round(f(ratios), 3) for f in (min, max)],
-            "peak_megabytes": round(peak(run, data) / 1e6, 1),
+            "peak_megabytes": round(most / 1e6, 1),
         }
         rows.append(about | measured)
     return rows

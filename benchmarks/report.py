@@ -7,7 +7,7 @@ import resource
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -50,6 +50,21 @@ def peak_megabytes() -> int:
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     return round(most / unit)
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Most bytes held at one time by the tensors that a run allocates."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
+        run()
+    events = log.profiler.kineto_results.events()
+    memory = [event for event in events if event.name() == "[memory]"]
+    live = most = 0
+    for event in sorted(memory, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        most = max(most, live)
+    return most
 
 
 def write_result(

@@ -18,9 +18,8 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.report import write_result
+from benchmarks.report import peak_bytes, write_result
 from transformer_annotated.attention import MultiHeadAttention, fused_attention
 from transformer_annotated.complexity import (
     build_layer,
@@ -114,19 +113,6 @@ def taking_turns(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
     }
 
 
-def peak(run: Callable[[], object]) -> int:
-    """Most bytes held at one time by what a run allocates."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
-        run()
-    events = log.profiler.kineto_results.events()
-    memory = [event for event in events if event.name() == "[memory]"]
-    live = most = 0
-    for event in sorted(memory, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        most = max(most, live)
-    return most
-
-
 def passes(
     layer: nn.Module, shape: tuple[int, int, int]
 ) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -163,7 +149,7 @@ def measure(n: int, d: int) -> list[dict]:
             "multiply_adds": multiply_adds(layer, n, d),
             "seconds": forward[name],
             "training_seconds": training[name],
-            "peak_bytes": peak(both),
+            "peak_bytes": peak_bytes(both),
         }
         rows.append(row)
         print(row, flush=True)

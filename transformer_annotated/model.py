@@ -21,7 +21,7 @@ from transformer_annotated.positions import (
     SinusoidalPositions,
 )
 from .workshop.dropout import Dropout
-from .workshop.tensors import has_values
+from .workshop.tensors import check_padding
 
 # %% ../notebooks/07_model.ipynb #d517f6be
 class Transformer(nn.Module):
@@ -53,7 +53,7 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor) -> Tensor:
         """The memory ``(B, S, d_model)`` of sources ``(B, S)``."""
         x = self.embeddings(src, "src")                   # (B, S, d_model)
-        _check_padding("src", src, self.config.pad)
+        check_padding("src", src, self.config.pad)
         x = self.dropout(self.source_positions(x))        # (B, S, d_model)
         return self.encoder(x, padding_mask(src, self.config.pad))
 
@@ -64,7 +64,7 @@ class Transformer(nn.Module):
         """
         x = self.embeddings(tgt, "tgt")                   # (B, T, d_model)
         _check_parts(self.config, tgt, memory, src)
-        _check_padding("tgt", tgt, self.config.pad)
+        check_padding("tgt", tgt, self.config.pad)
         x = self.dropout(self.target_positions(x))        # (B, T, d_model)
         return self.decoder(x, memory, padding_mask(src, self.config.pad))
 
@@ -85,19 +85,6 @@ def _initialise(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 # %% ../notebooks/07_model.ipynb #40e11e47
-def _check_padding(name: str, ids: Tensor, pad: int) -> None:
-    """Refuse padding that is not at the end; looks only where cheap."""
-    if not has_values(ids):
-        return
-    padding = ids.eq(pad)                                 # (B, T)
-    early = padding[:, :-1] & ~padding[:, 1:]             # before a word
-    wrong = padding[:, 0] | early.any(-1)                 # (B,)
-    if wrong.any():
-        raise ValueError(f"{name}: sentence {int(wrong.int().argmax())} has "
-                         f"padding (id {pad}) before a word, or nothing else; "
-                         "padding goes at the end")
-
-
 def _check_parts(
     config: TransformerConfig, tgt: Tensor, memory: Tensor, src: Tensor
 ) -> None:
