@@ -3,13 +3,14 @@
     python -m experiments.parsing --out runs/parsing
     python -m experiments.parsing --check
 
-Trains the recipe ``grammar-parsing`` with three seeds, and ``gum-parsing``
-with three seeds and three numbers of trees. Parses what is held out, greedily
-and, with all trees, by the paper's search. Runs that are there are not
-repeated; with ``--only``, those that are named are written down as they are.
-Writes results/parsing.json, and beside it the journals, and for each tree the
-brackets that were found, from which ``--check`` computes the scores again. For
-those of GUM it needs the corpus.
+Trains the recipes ``grammar-parsing`` and ``gum-parsing`` with three seeds and
+three numbers of trees. Parses what is held out, greedily and, with all trees,
+by the paper's search. Runs that are there are not repeated; with ``--only``,
+those that are named are written down as they are. Writes results/parsing.json,
+and beside it the journals, and for each tree the brackets that were found, from
+which ``--check`` computes the scores again. For those of GUM it needs the
+corpus. Fewer trees have as many updates; where GUM is cut, every n-th tree is
+taken, because its files are in the order of its kinds of text.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 import torch
 from nltk.tree import Tree
 
+from benchmarks import report
 from experiments import records
 from transformer_annotated.parsing import (
     BracketScore,
@@ -33,6 +35,7 @@ from transformer_annotated.parsing import (
     spans,
 )
 from transformer_annotated.workshop.corpora import load_corpus
+from transformer_annotated.workshop.encoded import EncodedPairs
 from transformer_annotated.workshop.files import CorpusError, write_atomically
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.memory import count_parameters
@@ -43,22 +46,53 @@ from transformer_annotated.workshop.treebanks import trees_of
 
 SEEDS = (0, 1, 2)
 COUNT = 438  # trees to parse, of either corpus
-SIZES = (3707, 1000, 250)  # trees of GUM
+WHOLE = {"grammar": 20_000, "gum": 3707}  # trees to train on
+FEWER = (1000, 250)
 LENGTHS = ((1, 10), (11, 20), (21, 30), (31, 200))
 LABELS = ("NP", "VP", "PP", "S", "SBAR", "ADVP", "ADJP", "PRN")
 GREEDY = {"beam": 1, "alpha": 0.3}
 PAPER = {"beam": 21, "alpha": 0.3}
 
 
-def runs() -> Iterator[tuple[str, str, list[str]]]:
-    """Name, recipe and changes of each training, the most needed first."""
-    yield "grammar-20000-0", "grammar-parsing", ["training.seed=0"]
-    for seed, size in itertools.product(SEEDS, SIZES):
-        changes = [f"training.seed={seed}", f"train_size={size}"]
-        yield f"gum-{size}-{seed}", "gum-parsing", changes
-    for seed in SEEDS[1:]:
-        changes = [f"training.seed={seed}"]
-        yield f"grammar-20000-{seed}", "grammar-parsing", changes
+def runs() -> Iterator[tuple[str, str, int, int]]:
+    """Name, corpus, trees and seed of each training, most needed first."""
+    for seed, corpus in itertools.product(SEEDS, WHOLE):
+        yield f"{corpus}-{WHOLE[corpus]}-{seed}", corpus, WHOLE[corpus], seed
+    for seed, corpus, size in itertools.product(SEEDS, WHOLE, FEWER):
+        yield f"{corpus}-{size}-{seed}", corpus, size, seed
+
+
+def thinned(size: int, out: Path) -> Path:
+    """A folder with so many trees of GUM, and with all of its dev part."""
+    folder = out / f"trees-{size}"
+    if not folder.exists():
+        found = load_corpus("gum", folder=records.data_folder()).splits
+        folder.mkdir()
+        train = trees_of(found["train"])
+        some = [train[i * len(train) // size] for i in range(size)]
+        for name, trees in (("dev", trees_of(found["valid"])), ("train", some)):
+            lines = "".join(f"{tree.pformat(10**9)}\n" for tree in trees)
+            write_atomically(folder / f"{name}.ptb.tsv", lines)
+    return folder
+
+
+def changes_of(corpus: str, size: int, seed: int, out: Path) -> list[str]:
+    """What a run changes in its recipe."""
+    changes = [f"training.seed={seed}"]
+    if size == WHOLE[corpus]:
+        return changes
+    cut = (
+        f"corpus.folder={thinned(size, out)}"
+        if corpus == "gum"
+        else f"train_size={size}"
+    )
+    return [*changes, cut]
+
+
+def is_whole(name: str) -> bool:
+    """Whether a run had all trees."""
+    corpus, trees, _ = name.split("-")
+    return int(trees) == WHOLE[corpus]
 
 
 def cached(file: Path, make: Callable[[], dict]) -> dict:
@@ -68,10 +102,11 @@ def cached(file: Path, make: Callable[[], dict]) -> dict:
     return json.loads(file.read_text("utf-8"))
 
 
-def train(name: str, recipe: str, changes: list[str], out: Path) -> dict:
+def train(name: str, corpus: str, size: int, seed: int, out: Path) -> dict:
     """Train what is not there yet, and note how long it took."""
+    changes = changes_of(corpus, size, seed, out)
     start = time.process_time()
-    chosen = read_recipe(recipe, changes)
+    chosen = read_recipe(f"{corpus}-parsing", changes)
     state = run_recipe(chosen, out / name, resume=True, progress_bar=False)
     if not state.finished(chosen.training):
         raise SystemExit(f"{name}: stopped; start again to go on")
@@ -86,6 +121,7 @@ def search(name: str, out: Path, count: int, **how: float) -> dict:
     found = parse(parser, [" ".join(tree.leaves()) for tree in gold], **how)
     return {
         "processor_seconds": round(time.process_time() - start),
+        "peak_megabytes": report.peak_megabytes(),
         "parameters": count_parameters(parser.model.config),
         "brackets": [linearise(one.tree, "bare") for one in found],
         "ranks": [one.rank for one in found],
@@ -144,6 +180,7 @@ def measure(name: str, out: Path, gold: dict) -> dict:
         "corpus": corpus,
         "trees": int(trees),
         "seed": int(seed),
+        "short_enough": len(EncodedPairs(out / name / "data" / "train")),
         "updates": read_metrics(out / name)[-1]["step"],
         "parameters": found["parameters"],
         "processor_seconds": read(out / f"{name}.json")["processor_seconds"],
@@ -165,7 +202,10 @@ def searches(names: list[str], out: Path, gold: dict) -> Iterator[dict]:
         found, corpus = read(file), name.partition("-")[0]
         some = gold[corpus][: len(found["ranks"])]
         ranks = found["ranks"]
-        pairs = zip(some, rebuilt(found["brackets"], some), strict=True)
+        pairs = list(zip(some, rebuilt(found["brackets"], some), strict=True))
+        mended = [
+            p for p, rank in zip(pairs, ranks, strict=True) if rank is None
+        ]
         yield {
             "parser": name,
             "search": {"greedy": "greedy", "paper": "beam 21"}[how],
@@ -173,7 +213,9 @@ def searches(names: list[str], out: Path, gold: dict) -> Iterator[dict]:
             "best is no tree": len(ranks) - ranks.count(0),
             "none is a tree": ranks.count(None),
             "F1": f1(pairs),
+            "F1 of what is repaired": f1(mended),
             "processor seconds": found["processor_seconds"],
+            "peak memory in MB": found["peak_megabytes"],
         }
 
 
@@ -214,6 +256,7 @@ def summary(rows: list[dict], baseline: dict) -> list[dict]:
             {
                 "corpus": corpus,
                 "training trees": f"{trees:,}",
+                "short enough": f"{same[0]['short_enough']:,}",
                 "updates": ", ".join(f"{n:,}" for n in updates),
                 "seeds": len(some),
                 "F1": f"{sum(some) / len(some):.1f}",
@@ -232,7 +275,7 @@ def write(names: list[str], out: Path) -> None:
         for corpus, trees in gold.items()
     }
     rows = [measure(name, out, gold) for name in names]
-    whole = [n for n in names if n.split("-")[1] in ("3707", "20000")]
+    whole = [name for name in names if is_whole(name)]
     shown = [n for n in whole if n.endswith("-0")]
     records.write_record(
         "parsing",
@@ -240,7 +283,11 @@ def write(names: list[str], out: Path) -> None:
         ("torch", "nltk"),
         sorted({row["seed"] for row in rows}),
         {name: out / name for name in names},
-        {name: read(out / f"{name}-greedy.json")["brackets"] for name in names},
+        {
+            name if how == "greedy" else f"{name}-{how}": read(file)["brackets"]
+            for name, how in itertools.product(names, ("greedy", "paper"))
+            if (file := out / f"{name}-{how}.json").exists()
+        },
         attribution="GUM (Zeldes 2017), CC BY 4.0: the sentences in examples",
         summary=summary(rows, baseline),
         baseline=baseline,
@@ -267,6 +314,19 @@ def check() -> Iterator[records.Checked]:
         again = scores(trees, rebuilt(records.output(found, name), trees))
         for key, value in again.items():
             yield f"{name}, {key}", row[key], value
+    for row in found["search"]:
+        name = row["parser"] + "-paper" * (row["search"] == "beam 21")
+        trees = gold[row["parser"].partition("-")[0]]
+        if trees is None:
+            yield (f"{name}, F1 of the search",)
+            continue
+        trees = trees[: row["sentences"]]
+        again = rebuilt(records.output(found, name), trees)
+        yield (
+            f"{name}, F1 of the search",
+            row["F1"],
+            f1(zip(trees, again, strict=True)),
+        )
     yield (
         "summary",
         found["summary"],
@@ -286,11 +346,9 @@ def main() -> None:
     if options.only:
         write(options.only, out)
         return
-    for name, recipe, changes in runs():
-        cached(
-            out / f"{name}.json",
-            lambda n=name, r=recipe, c=changes: train(n, r, c, out),
-        )
+    for run in runs():
+        name = run[0]
+        cached(out / f"{name}.json", lambda r=run: train(*r, out))
         cached(
             out / f"{name}-greedy.json",
             lambda n=name: search(n, out, COUNT, **GREEDY),
@@ -298,7 +356,7 @@ def main() -> None:
         print(f"{name}: done", flush=True)
     names = [name for name, *_ in runs()]
     for name in names:
-        if name.split("-")[1] in ("3707", "20000"):
+        if is_whole(name):
             cached(
                 out / f"{name}-paper.json",
                 lambda n=name: search(n, out, COUNT, **PAPER),

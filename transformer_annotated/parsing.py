@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['DEEPEST', 'ROOT', 'OPEN', 'CLOSE', 'LEAVES', 'PUNCTUATION', 'Span', 'read_tree', 'is_leaf', 'clean_tree', 'linearise',
-           'read_trees', 'repair', 'is_tree', 'escape', 'penn_tokens', 'Parse', 'parse', 'punctuation', 'spans',
-           'BracketScore', 'bracket_score', 'right_branching']
+           'parser_input', 'read_trees', 'repair', 'is_tree', 'escape', 'penn_tokens', 'Parse', 'parse', 'punctuation',
+           'spans', 'BracketScore', 'bracket_score', 'right_branching']
 
 # %% ../notebooks/19_parsing.ipynb #d385115a
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,17 +70,20 @@ def clean_tree(tree: Tree) -> Tree:
 # %% ../notebooks/19_parsing.ipynb #4a2be66d
 OPEN, CLOSE = "⟨", "⟩"
 LEAVES = {                              # what stands for a word
-    "words": lambda tag, word: word,
-    "tags": lambda tag, word: tag,
-    "bare": lambda tag, word: "XX",
+    "words": lambda place, tag, word: word,
+    "tags": lambda place, tag, word: tag,
+    "bare": lambda place, tag, word: "XX",
+    "numbered": lambda place, tag, word: f"{place}{tag}",
 }
 
 
 def linearise(tree: Tree, leaves: str = "words") -> str:
     """A clean tree as a sequence of brackets and, in between, of leaves."""
+    places = count(1)
+
     def symbols(node: Tree) -> Iterator[str]:
         if is_leaf(node):
-            yield LEAVES[leaves](node.label(), node[0])
+            yield LEAVES[leaves](next(places), node.label(), node[0])
             return
         yield OPEN + node.label()
         for child in node:
@@ -88,6 +91,13 @@ def linearise(tree: Tree, leaves: str = "words") -> str:
         yield node.label() + CLOSE
 
     return " ".join(symbol for child in tree for symbol in symbols(child))
+
+# %% ../notebooks/19_parsing.ipynb #01b275b6
+def parser_input(words: Sequence[str], leaves: str = "words") -> str:
+    """What a parser reads: words, which have numbers if its leaves have."""
+    if leaves == "numbered":
+        words = [f"{place} {word}" for place, word in enumerate(words, 1)]
+    return " ".join(words)
 
 # %% ../notebooks/19_parsing.ipynb #667e1b63
 def read_trees(path: Path) -> Iterator[Tree]:
@@ -181,12 +191,13 @@ def parse(
     alpha: float = 0.3, extra_length: int = 300,
 ) -> list[Parse]:
     """Trees of sentences whose words and marks have spaces between them."""
-    sentences = [escape(sentence) for sentence in sentences]
-    found = parser.n_best(sentences, n=beam, alpha=alpha,
-                          extra_length=extra_length)
+    leaves = parser.tables["corpus"].get("variant") or "words"
+    cut = [escape(sentence).split() for sentence in sentences]
+    found = parser.n_best([parser_input(words, leaves) for words in cut],
+                          n=beam, alpha=alpha, extra_length=extra_length)
     parses = []
-    for sentence, answers in zip(sentences, found, strict=True):
-        words, texts = sentence.split(), [answer.text for answer in answers]
+    for words, answers in zip(cut, found, strict=True):
+        texts = [answer.text for answer in answers]
         rank = next((i for i, text in enumerate(texts)
                      if is_tree(text, words)), None)
         text = texts[rank or 0] if texts else ""

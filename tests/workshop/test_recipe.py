@@ -62,6 +62,7 @@ def test_names():
         "copy",
         "everyday-de-en",
         "everyday-en-de",
+        "gpt-english",
         "gpt-grammar",
         "grammar",
         "grammar-parsing",
@@ -723,6 +724,27 @@ def test_files_that_have_changed_are_noticed(tmp_path):
     assert stamps(folder) == before
     Path(paths[0]).unlink()
     assert len(prepare(recipe, folder).train) == len(first.train)
+
+
+@pytest.mark.parametrize("part", ["train", "dev"])
+def test_trees_that_have_changed_are_noticed(tmp_path, part):
+    """Those to train on as well as those to validate on."""
+    paths = {name: tmp_path / f"{name}.ptb.tsv" for name in ("train", "dev")}
+    for path in paths.values():
+        path.write_text("x\t(ROOT (NP (NN word)))\n" * 5)
+    recipe = read_recipe(
+        "gum-parsing", [f"corpus.folder={tmp_path}", "vocab_size=280"]
+    )
+    folder = tmp_path / "data"
+    prepare(recipe, folder)
+    paths[part].touch()
+    assert len(prepare(recipe, folder).train) == 5
+    for tree in ("(ROOT (NP (NN wort)))", "(ROOT (NN word))"):
+        paths[part].write_text(f"x\t{tree}\n" * 5)
+        os.utime(paths[part], ns=(1, 1))
+        name = rf"{part}\.ptb\.tsv, which has changed"
+        with pytest.raises(ValueError, match=name):
+            prepare(recipe, folder)
 
 
 def test_the_training_part_alone_is_encoded_with_dropout(tmp_path):

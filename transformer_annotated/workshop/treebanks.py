@@ -12,10 +12,15 @@ from pathlib import Path
 
 from nltk.tree import Tree
 
-from ..parsing import LEAVES, linearise, read_trees
+from transformer_annotated.parsing import (
+    LEAVES,
+    linearise,
+    parser_input,
+    read_trees,
+)
 from .checks import unknown_name
 from .files import CorpusError
-from .parallel import Subset
+from .parallel import OpenedFiles, Subset
 
 # %% ../../notebooks/workshop/corpora.ipynb #f06b36dd
 _SECTIONS = {"train": [f"{n:02}/*" for n in range(2, 22)],
@@ -54,6 +59,7 @@ class TreeFiles(Sequence):
 
     def __init__(self, files: Sequence[Path], hold: int = 50_000) -> None:
         self.files, self._held = list(files), None
+        self.opened = OpenedFiles(self.files)
         trees = iter(self)
         held = list(itertools.islice(trees, hold + 1))
         self._count = len(held) + sum(1 for _ in trees)
@@ -69,6 +75,7 @@ class TreeFiles(Sequence):
         """Each tree, file by file."""
         if self._held is not None:
             return iter(self._held)
+        self.opened.check_unchanged()
         return itertools.chain.from_iterable(map(read_trees, self.files))
 
     def __getitem__(self, index: int) -> Tree:
@@ -92,6 +99,7 @@ class TreePairs(Sequence):
         if leaves not in LEAVES:
             raise ValueError(unknown_name("variant", leaves, LEAVES))
         self.trees, self.leaves = trees, leaves
+        self.opened = getattr(trees, "opened", None)
 
     def __len__(self) -> int:
         """How many pairs there are."""
@@ -107,7 +115,8 @@ class TreePairs(Sequence):
 
     def _pair(self, tree: Tree) -> tuple[str, str]:
         """What a parser reads, and what it writes."""
-        return " ".join(tree.leaves()), linearise(tree, self.leaves)
+        return (parser_input(tree.leaves(), self.leaves),
+                linearise(tree, self.leaves))
 
 
 def trees_of(pairs: Sequence[tuple[str, str]]) -> list[Tree]:
