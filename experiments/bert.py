@@ -14,7 +14,6 @@ results/bert.json, and every answer to the folder results/bert, from which
 
 import argparse
 import copy
-import json
 import random
 import time
 from functools import cache, partial
@@ -30,12 +29,13 @@ from transformer_annotated.after.bert import (
     IGNORE,
     Bert,
     BertConfig,
-    BertWithHead,
-    Electra,
-    ElectraLoss,
     MaskedLanguageLoss,
     MaskedLanguageModel,
     Texts,
+)
+from transformer_annotated.after.electra import Electra, ElectraLoss
+from transformer_annotated.after.heads import (
+    BertWithHead,
     encode_example,
     fine_tune,
     predict,
@@ -61,7 +61,6 @@ from transformer_annotated.training import (
     training_batches,
 )
 from transformer_annotated.workshop.checkpoints import load_weights
-from transformer_annotated.workshop.files import write_atomically
 
 SEEDS = (0, 1, 2)
 STEPS, STORY_STEPS, EVERY = 1200, 2000, 100
@@ -89,13 +88,6 @@ WORDS = book_tokenizer()
 def config() -> BertConfig:
     """A BERT of two layers, for a vocabulary of some hundred words."""
     return BertConfig(WORDS.vocab_size, 2, 64, 256, 4, learned_positions=96)
-
-
-def cached(file: Path, make: object) -> object:
-    """What a file holds, made if it is not there."""
-    if not file.exists():
-        write_atomically(file, json.dumps(make(), ensure_ascii=False))
-    return json.loads(file.read_text("utf-8"))
 
 
 def encode(examples: list[Example]) -> list[tuple[list[int], list[int]]]:
@@ -327,7 +319,7 @@ def main() -> None:
     out = parser.parse_args().out
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
-    times = cached(out / "speed.json", speed)
+    times = records.cached(out / "speed.json", speed)
     ratio = times["masked words"] / times["ELECTRA"]
     equal = round(STEPS * ratio / EVERY) * EVERY
     runs, answers = {}, {head: [] for head in [*SIZES, "stories"]}
@@ -336,7 +328,9 @@ def main() -> None:
             name = f"{kind}-{seed}".replace(", ", "-").replace(" ", "-")
             runs[name] = pretrain(kind, seed, out)
             print(name, flush=True)
-        said = cached(out / f"stories-{seed}.json", partial(stories, seed, out))
+        said = records.cached(
+            out / f"stories-{seed}.json", partial(stories, seed, out)
+        )
         answers["stories"].append(said)
         for head, sizes in SIZES.items():
             test = tests(head)
@@ -344,7 +338,7 @@ def main() -> None:
                 for start in STARTS if head == "tags" else STARTS[:3]:
                     name = f"{head}-{count}-{start}-{seed}.json"
                     bert = start_from(start, seed, out, equal)
-                    said = cached(
+                    said = records.cached(
                         out / name,
                         lambda b=bert, h=head, c=count, s=seed, t=test: tune(
                             b, h, c, s, t

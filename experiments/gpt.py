@@ -15,10 +15,9 @@ and exponents again.
 
 import argparse
 import itertools
-import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,19 +27,16 @@ from torch import Tensor
 from experiments.finetune import TASKS, examples, finetune, is_sentence
 from experiments.records import (
     Checked,
+    cached,
     check_stored,
     load_record,
     output,
     start,
     write_record,
 )
-from transformer_annotated.after.gpt import (
-    GPT,
-    GPTConfig,
-    SwitchFeedForward,
-    log_likelihood,
-    sample,
-)
+from transformer_annotated.after.generation import sample
+from transformer_annotated.after.gpt import GPT, GPTConfig, log_likelihood
+from transformer_annotated.after.switch import SwitchFeedForward
 from transformer_annotated.batching import collate
 from transformer_annotated.decoding import greedy_decode
 from transformer_annotated.evaluation import bleu
@@ -48,7 +44,6 @@ from transformer_annotated.loss import LossSums
 from transformer_annotated.text import EOS, WordTokenizer, train_word_tokenizer
 from transformer_annotated.training import ModelWithLoss, TrainingConfig, train
 from transformer_annotated.workshop.checkpoints import load_weights
-from transformer_annotated.workshop.files import write_atomically
 from transformer_annotated.workshop.grammar import surface
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.lexicon import lexicon
@@ -205,14 +200,6 @@ def log_probs(model: GPT, texts: list[str]) -> Tensor:
         src = torch.full((len(tgt), 1), EOS)
         found.append(log_likelihood(model, src, tgt))
     return torch.cat(found)
-
-
-def cached(file: Path, make: Callable[[], object]) -> object:
-    """What a file holds, made if it is not there."""
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(make(), ensure_ascii=False))
-    return json.loads(file.read_text("utf-8"))
 
 
 def gaps(width: int, seed: int, folder: Path, experts: int = 0) -> list[dict]:

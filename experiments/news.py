@@ -54,7 +54,7 @@ def scores(outputs: list[str], references: list[str], language: str) -> dict:
 def main() -> None:
     """All models that were asked for, or all that come with the book."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    translators = [name for name in model_names() if "parser" not in name]
+    translators = [name for name in model_names() if "tatoeba" in name]
     parser.add_argument("models", nargs="*", default=translators)
     options = parser.parse_args()
     found = {name: measure(name) for name in options.models}

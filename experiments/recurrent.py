@@ -20,13 +20,13 @@ import lzma
 import random
 import string
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import torch
 
 from benchmarks.report import RESULTS, write_result
+from experiments.records import cached
 from transformer_annotated.batching import collate
 from transformer_annotated.decoding import greedy_decode
 from transformer_annotated.evaluation import bleu
@@ -41,7 +41,7 @@ from transformer_annotated.workshop.checkpoints import (
     list_checkpoints,
     load_weights,
 )
-from transformer_annotated.workshop.files import load_result, write_atomically
+from transformer_annotated.workshop.files import load_result
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.memory import count_parameters
 from transformer_annotated.workshop.models import kind_of
@@ -105,13 +105,6 @@ def translate(translator: Translator, texts: list[str]) -> list[str]:
         answers = greedy_decode(translator.model, collate(ids))
         found |= dict(zip(some, answers, strict=True))
     return [tokenizer.decode(found[i]) for i in range(len(texts))]
-
-
-def cached(file: Path, make: Callable[[], object]) -> object:
-    """What a file holds, made if it is not there."""
-    if not file.exists():
-        write_atomically(file, json.dumps(make(), ensure_ascii=False))
-    return json.loads(file.read_text("utf-8"))
 
 
 def run(name: str, seed: int, folder: Path) -> dict:

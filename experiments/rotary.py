@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from experiments import records
-from transformer_annotated.after.rotary import (
+from transformer_annotated.after.sequences import (
     KINDS,
     LONGEST,
     TASKS,

@@ -8,30 +8,37 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
+from transformers import BertConfig as TheirConfig
+from transformers import BertModel
 
+from experiments.parity import IDS, compare, copy_bert, reference
+from experiments.parity import bert_config as a_config
+from tests.charts.drawing import drawn
+from tests.workshop.test_cli import call
 from transformer_annotated.after.bert import (
     CLS,
-    HEADS,
     IGNORE,
     KIND,
     MASK,
     SEP,
     Bert,
     BertConfig,
-    BertWithHead,
-    Electra,
-    ElectraLoss,
-    HeadLoss,
     MaskedLanguageLoss,
     MaskedLanguageModel,
     Texts,
     class_loss,
+    mask_tokens,
+    segment_ids,
+)
+from transformer_annotated.after.electra import Electra, ElectraLoss
+from transformer_annotated.after.heads import (
+    HEADS,
+    BertWithHead,
+    HeadLoss,
     collate_examples,
     encode_example,
     fine_tune,
-    mask_tokens,
     predict,
-    segment_ids,
 )
 from transformer_annotated.after.labels import (
     LABELS,
@@ -42,6 +49,7 @@ from transformer_annotated.after.labels import (
     sample_trees,
 )
 from transformer_annotated.batching import collate
+from transformer_annotated.charts.looking import head_heatmap
 from transformer_annotated.decoding import beam_search, greedy_decode
 from transformer_annotated.layers import ACTIVATIONS
 from transformer_annotated.training import TrainingConfig, train
@@ -50,25 +58,10 @@ from transformer_annotated.workshop.checkpoints import (
     load_weights,
 )
 from transformer_annotated.workshop.models import attention_weights
+from transformer_annotated.workshop.recipe import read_recipe, run_recipe
+from transformer_annotated.workshop.translator import Translator
 
 VOCABULARY = 40
-IDS = torch.tensor(
-    [
-        [CLS, 7, 8, 9, SEP, 10, 11, SEP],
-        [CLS, 12, 13, SEP, 14, SEP, 0, 0],
-        [CLS, 15, 16, 17, 18, 19, 20, SEP],
-    ]
-)
-
-
-def a_config(**changes):
-    """A small one, without dropout."""
-    sizes = {
-        "vocab_size": VOCABULARY, "layers": 2, "d_model": 16, "d_ff": 64,
-        "heads": 4, "learned_positions": 32, "dropout": 0.0,
-        "attention_dropout": 0.0,
-    }  # fmt: skip
-    return BertConfig(**sizes | changes)
 
 
 def seeded(make, *arguments):
@@ -207,159 +200,25 @@ def test_both_sides_are_read():
 # --- equality with transformers
 
 
-def theirs(kind, config, **more):
-    """A reference model with random parameters, and nothing downloaded."""
-    transformers = pytest.importorskip("transformers")
-    settings = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.d_ff,
-        "max_position_embeddings": config.learned_positions,
-        "layer_norm_eps": config.norm_eps,
-        "hidden_act": "gelu",
-        "pad_token_id": config.pad,
-        "attn_implementation": "eager",
-    } | more
-    family = "Bert" if kind.startswith("Bert") else "Electra"
-    torch.manual_seed(0)
-    made = getattr(transformers, kind)(
-        getattr(transformers, f"{family}Config")(**settings)
-    )
-    for p in made.parameters():  # also where it would start with zeros
-        torch.nn.init.normal_(p, std=0.2)
-    return made.eval()
-
-
-NAMES = {  # ours, and theirs, below a layer
-    "self_attention.w_q": "attention.self.query",
-    "self_attention.w_k": "attention.self.key",
-    "self_attention.w_v": "attention.self.value",
-    "self_attention.w_o": "attention.output.dense",
-    "self_attention_residual.norm": "attention.output.LayerNorm",
-    "feed_forward.w_1": "intermediate.dense",
-    "feed_forward.w_2": "output.dense",
-    "feed_forward_residual.norm": "output.LayerNorm",
-}
-
-
-def copy_encoder(ours, reference):
-    """Give a stack of ours the parameters of one of theirs."""
-    for mine, other in zip(ours.layers, reference.layer, strict=True):
-        for name, path in NAMES.items():
-            mine.get_submodule(name).load_state_dict(
-                other.get_submodule(path).state_dict()
-            )
-
-
-def copy_embeddings(ours, reference):
-    """The same for words, positions, segments and their norm."""
-    with torch.no_grad():
-        ours.words.weight.copy_(reference.word_embeddings.weight)
-        ours.positions.table.copy_(reference.position_embeddings.weight)
-        ours.segments.weight.copy_(reference.token_type_embeddings.weight)
-    ours.norm.load_state_dict(reference.LayerNorm.state_dict())
-
-
-def copy_words(ours, dense, norm, bias):
-    """The same for the head that scores words."""
-    ours.dense.load_state_dict(dense.state_dict())
-    ours.norm.load_state_dict(norm.state_dict())
-    with torch.no_grad():
-        ours.bias.copy_(bias)
-
-
-def read(reference, ids):
-    """What the reference makes of texts, with their segments and padding."""
-    return reference(
-        input_ids=ids,
-        token_type_ids=segment_ids(ids),
-        attention_mask=(ids != 0).long(),
-    )
-
-
-def largest(a, b, ids=IDS):
-    """The largest difference at real tokens."""
-    return (a - b)[ids != 0].abs().max().item()
-
-
-def parity_bert():
-    """Differences of hidden vectors, pooled vectors and both heads."""
-    config = a_config()
-    reference = theirs("BertForPreTraining", config)
-    ours = MaskedLanguageModel(config).eval()
-    copy_embeddings(ours.bert.embeddings, reference.bert.embeddings)
-    copy_encoder(ours.bert.encoder, reference.bert.encoder)
-    ours.bert.pooler.load_state_dict(reference.bert.pooler.dense.state_dict())
-    head = reference.cls.predictions
-    copy_words(
-        ours.words, head.transform.dense, head.transform.LayerNorm,
-        head.decoder.bias,
-    )  # fmt: skip
-    ours.follows.load_state_dict(reference.cls.seq_relationship.state_dict())
-    with torch.no_grad():
-        hidden, expected = ours.bert(IDS), read(reference.bert, IDS)
-        logits, answers = ours.logits(hidden), read(reference, IDS)
-        pooled = ours.bert.pool(hidden)
-        follows = ours.follows(pooled)
-    return {
-        "hidden": largest(hidden, expected.last_hidden_state),
-        "pooled": (pooled - expected.pooler_output).abs().max().item(),
-        "words": largest(logits, answers.prediction_logits),
-        "next": (follows - answers.seq_relationship_logits).abs().max().item(),
-    }
-
-
-def parity_electra():
-    """Differences of the discriminator, and of the small generator."""
-    config = a_config()
-    ours = Electra(config).eval()
-    bert = theirs("ElectraForPreTraining", config, embedding_size=16)
-    copy_embeddings(ours.bert.embeddings, bert.electra.embeddings)
-    copy_encoder(ours.bert.encoder, bert.electra.encoder)
-    head = bert.discriminator_predictions
-    ours.dense.load_state_dict(head.dense.state_dict())
-    ours.score.load_state_dict(head.dense_prediction.state_dict())
-    small = a_config(d_model=8, d_ff=32, heads=2)
-    forger = theirs("ElectraForMaskedLM", small, embedding_size=16)
-    forger.electra.embeddings.load_state_dict(
-        bert.electra.embeddings.state_dict()
-    )
-    ours.narrow.load_state_dict(forger.electra.embeddings_project.state_dict())
-    copy_encoder(ours.generator, forger.electra.encoder)
-    predictions = forger.generator_predictions
-    copy_words(
-        ours.words, predictions.dense, predictions.LayerNorm,
-        forger.generator_lm_head.bias,
-    )  # fmt: skip
-    real = IDS != 0
-    with torch.no_grad():
-        found = largest(ours.detect(IDS), read(bert, IDS).logits)
-        words = ours.generate(IDS, real) - read(forger, IDS).logits[real]
-    return {"discriminator": found, "generator": words.abs().max().item()}
-
-
-@pytest.mark.parametrize("parity", [parity_bert, parity_electra])
-def test_equal_to_transformers(parity):
+@pytest.mark.parametrize("model", ["BERT", "ELECTRA"])
+def test_equal_to_transformers(model):
     """With copied weights, padded and in two segments, to a hundred-thousandth.
 
-    The numbers are of size 1 to 10, in single precision.
+    The numbers are of size 1, in single precision.
     """
-    for part, difference in parity().items():
-        assert difference < 1e-5, part
+    for row in compare(model):
+        assert row["difference"] < row["bound"] == 1e-5, row["part"]
 
 
 def test_a_mask_is_needed_for_parity():
     """The comparison would notice: other segments, other vectors."""
-    config = a_config()
-    reference = theirs("BertModel", config)
-    ours = Bert(config).eval()
-    copy_embeddings(ours.embeddings, reference.embeddings)
-    copy_encoder(ours.encoder, reference.encoder)
+    torch.manual_seed(0)
+    theirs = reference(BertModel, TheirConfig, a_config())
+    ours = Bert(a_config()).eval()
+    copy_bert(ours, theirs)
     with torch.no_grad():
-        wrong = reference(input_ids=IDS).last_hidden_state
-        assert largest(ours(IDS), wrong) > 1e-2
+        wrong = theirs(input_ids=IDS).last_hidden_state
+        assert (ours(IDS) - wrong)[IDS != 0].abs().max() > 1e-2
 
 
 # --- pre-training
@@ -475,6 +334,31 @@ def test_an_encoder_cannot_translate():
         with pytest.raises(ValueError, match="bert has no decoder"):
             search(model, IDS)
     assert KIND.decoder is None
+
+
+def test_a_run_by_recipe_reads_and_does_not_translate(tmp_path):
+    """The translator and the command line say so in a line; charts work."""
+    changes = (
+        "train_size=20 valid_size=5 depth=0 layers=1 d_model=16 d_ff=16 "
+        "heads=2 steps=1 model.kind=bert learned_positions=64"
+    )
+    recipe = read_recipe("grammar", changes.split())
+    run_recipe(recipe, tmp_path, progress_bar=False)
+    longer = read_recipe(tmp_path / "config.toml", ["steps=2"])
+    state = run_recipe(longer, tmp_path, resume=True, progress_bar=False)
+    assert state.step == 2
+    translator = Translator.load(tmp_path, device="cpu")
+    text = "der König schläft ."
+    for ask in (translator.translate, translator.n_best, translator.explain):
+        with pytest.raises(ValueError, match="bert has no decoder") as found:
+            ask(text)
+        assert "\n" not in str(found.value)
+    code, _, error = call("translate", "--model", tmp_path, text)
+    assert code == 2 and "cannot translate" in error
+    assert "Traceback" not in error
+    maps = translator.explain(text, "the king sleeps .")
+    within = maps.encoder_attentions.mean((2, 3))  # (layers, heads)
+    drawn(head_heatmap({"mean": {"encoder": within}}))
 
 
 def test_weights_of_attention():

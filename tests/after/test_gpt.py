@@ -5,27 +5,28 @@ import math
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import GPT2Config, GPT2LMHeadModel, SwitchTransformersConfig
 from transformers.models.switch_transformers.modeling_switch_transformers import (  # noqa: E501
-    SwitchTransformersSparseMLP,
     load_balancing_loss_func,
 )
 
 from experiments.finetune import MAKERS, examples, is_sentence
 from experiments.gpt import draw, minimal_pairs
+from experiments.parity import compare, gpt2_pair, switch_pair
 from tests.helpers import ListPairs
+from transformer_annotated.after.generation import (
+    next_token_probabilities,
+    sample,
+)
 from transformer_annotated.after.gpt import (
     GPT,
     KIND,
     TASKS,
     GPTConfig,
     GPTDecoder,
-    SwitchFeedForward,
     log_likelihood,
-    next_token_probabilities,
-    sample,
     task_inputs,
 )
+from transformer_annotated.after.switch import SwitchFeedForward
 from transformer_annotated.batching import collate
 from transformer_annotated.charts.gpt import against_truth, scale_chart
 from transformer_annotated.charts.looking import attention_explorer
@@ -77,64 +78,14 @@ def pairs():
 # --- the reference
 
 
-def copy_gpt2(ours, theirs):
-    """Give our model the weights of a GPT-2."""
-    body = theirs.transformer
+def test_logits_are_those_of_gpt2():
+    """With copied weights, to a hundred-thousandth; in double, to 1e-12."""
+    [row] = compare("GPT")
+    assert row["largest"] > 1 and row["difference"] < row["bound"] == 1e-5
+    torch.manual_seed(0)
+    ours, theirs = gpt2_pair()
+    ids = torch.randint(0, 50, (4, 17))
     with torch.no_grad():
-        ours.embeddings.weight.copy_(body.wte.weight)
-        ours.positions.table.copy_(body.wpe.weight)
-        for layer, block in zip(ours.decoder.layers, body.h, strict=True):
-            attention, inner = layer.self_attention, layer.feed_forward
-            packed = block.attn.c_attn
-            parts = (attention.w_q, attention.w_k, attention.w_v)
-            for part, weight, bias in zip(
-                parts, packed.weight.T.chunk(3), packed.bias.chunk(3), strict=1
-            ):
-                part.weight.copy_(weight)
-                part.bias.copy_(bias)
-            for mine, other in (
-                (attention.w_o, block.attn.c_proj),
-                (inner.w_1, block.mlp.c_fc),
-                (inner.w_2, block.mlp.c_proj),
-            ):
-                mine.weight.copy_(other.weight.T)
-                mine.bias.copy_(other.bias)
-            for mine, other in (
-                (layer.self_attention_residual, block.ln_1),
-                (layer.feed_forward_residual, block.ln_2),
-            ):
-                mine.norm.load_state_dict(other.state_dict())
-        ours.decoder.norm.load_state_dict(body.ln_f.state_dict())
-
-
-def test_logits_are_those_of_gpt2(record_property):
-    """With copied weights, to a millionth."""
-    theirs = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=50,
-            n_positions=40,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_inner=64,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            initializer_range=0.2,
-            bos_token_id=BOS,
-            eos_token_id=EOS,
-        )
-    ).eval()
-    ours, ids = GPT(SMALL).eval(), torch.randint(0, 50, (4, 17))
-    copy_gpt2(ours, theirs)
-    with torch.no_grad():
-        mine, other = ours(ids), theirs(ids).logits
-    assert other.abs().max() > 1
-    far = (mine - other).abs().max().item()
-    record_property("largest difference", far)
-    print(f"GPT | transformers.GPT2LMHeadModel | {far:.1e}")
-    assert far < 1e-5
-    with torch.no_grad():  # to the last digits, in double precision
         assert_close(
             ours.double()(ids), theirs.double()(ids).logits, atol=1e-12, rtol=0
         )
@@ -143,36 +94,17 @@ def test_logits_are_those_of_gpt2(record_property):
 @pytest.mark.parametrize("capacity", [64, 3])
 def test_experts_are_those_of_switch_transformers(capacity):
     """Routes, outputs and the balancing loss, with tokens to spare or not."""
-    theirs = SwitchTransformersSparseMLP(
-        SwitchTransformersConfig(
-            d_model=16,
-            d_ff=32,
-            num_experts=4,
-            expert_capacity=capacity,
-            dropout_rate=0.0,
-            router_jitter_noise=0.0,
-        )
-    ).eval()
-    ours = SwitchFeedForward(16, 32, 4, capacity)
+    torch.manual_seed(0)
+    ours, theirs = switch_pair(capacity)
     x = torch.randn(5, 11, 16)
     with torch.no_grad():
-        ours.router.weight.copy_(theirs.router.classifier.weight)
-        for i, expert in enumerate(ours.experts):
-            other = theirs.experts[f"expert_{i}"]
-            expert.w_1.weight.copy_(other.wi.weight)
-            expert.w_2.weight.copy_(other.wo.weight)
-            expert.w_1.bias.zero_()
-            expert.w_2.bias.zero_()
-        mine, other = ours(x), theirs(x)
-        far = (mine - other).abs().max().item()
+        assert_close(ours(x), theirs(x), atol=1e-6, rtol=0)
         visits, gate, balance = ours.route(x)
         index, probability, logits = theirs.router(x)
         assert torch.equal(visits, index.bool())
         assert_close(gate, probability[..., 0])
         p = logits.softmax(-1)
         assert_close(balance, load_balancing_loss_func(p, p.argmax(-1)))
-    print(f"Switch, capacity {capacity} | SparseMLP | {far:.1e}")
-    assert far < 1e-6
     assert (visits.sum() < 55) == (capacity == 3)
 
 
@@ -245,6 +177,7 @@ def test_likelihood_is_the_sum_over_labels():
 def test_the_end_follows_when_positions_are_used_up():
     """Rather than an index that is out of range."""
     model, (src, _) = a_model(), pairs()
+    assert sample(model, src[1:2, :3], [20] * 36) == [[20] * 36]
     for answers in (
         greedy_decode(model, src, extra_length=500),
         [best.tokens for best, *_ in beam_search(model, src, extra_length=500)],
@@ -264,6 +197,10 @@ def test_the_end_follows_when_positions_are_used_up():
         (
             lambda: GPTDecoder(a_model(), torch.full((1, 41), 5)),
             "length: 41 positions, but 40 were learned",
+        ),
+        (
+            lambda: sample(a_model(), torch.full((2, 3), 5), [5] * 37),
+            "prompt: 37 tokens after a source of 3, but 40 positions",
         ),
         (
             lambda: GPTConfig(50, learned_positions=0),

@@ -6,38 +6,31 @@ from itertools import product
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import LlamaConfig, RoFormerConfig
-from transformers.models.llama.modeling_llama import (
-    LlamaRotaryEmbedding,
-    apply_rotary_pos_emb,
-)
-from transformers.models.roformer.modeling_roformer import (
-    RoFormerSelfAttention,
-    RoFormerSinusoidalPositionalEmbedding,
-)
 
-from transformer_annotated.after import rotary
+from experiments.parity import compare
+from transformer_annotated.after import sequences
 from transformer_annotated.after.rotary import (
-    KINDS,
-    LONGEST,
     POSITIONS,
-    TASKS,
     LinearBias,
     RelativeConfig,
     RelativePosition,
     RotaryPosition,
+    distances,
+    frequencies,
+    relative_transformer,
+    rotate,
+)
+from transformer_annotated.after.sequences import (
+    KINDS,
+    LONGEST,
+    TASKS,
     SequenceModel,
     accuracy_by_position,
-    distances,
-    dynamic_factor,
-    frequencies,
     look_back,
-    relative_transformer,
     repeat_segment,
-    rotate,
     train_sequences,
 )
-from transformer_annotated.attention import MultiHeadAttention
+from transformer_annotated.charts.looking import attention_explorer
 from transformer_annotated.decoding import beam_search, greedy_decode
 from transformer_annotated.positions import shift_matrix
 from transformer_annotated.workshop.files import load_result
@@ -130,62 +123,23 @@ def test_scaling_of_frequencies(d_k, factor):
 
 
 def test_weights_are_those_of_roformer():
-    """With copied weights; the largest difference is printed."""
-    torch.manual_seed(0)
-    config = RoFormerConfig(
-        hidden_size=32, num_attention_heads=4, attention_probs_dropout_prob=0.0
-    )
-    theirs, ours = RoFormerSelfAttention(config), MultiHeadAttention(32, 4)
-    for w, name in ((ours.w_q, "query"), (ours.w_k, "key")):
-        other = getattr(theirs, name)
-        torch.nn.init.zeros_(other.bias)
-        w.weight.data = other.weight.data
-    ours.position = RotaryPosition(8)
-    table = RoFormerSinusoidalPositionalEmbedding(50, 8)
-    x = torch.randn(2, 50, 32)
-    with torch.no_grad():
-        wave = table.create_weight()[None, None]
-        expected = theirs(x, sinusoidal_pos=wave)[1]
-        found = ours.weights(x, x)
-    print(f"RoFormer weights {(found - expected).abs().max():.1e}")
-    assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def llama(**rope):
-    """Llama's angles, for heads of 16 that were trained on 32 positions."""
-    config = LlamaConfig(
-        hidden_size=64,
-        num_attention_heads=4,
-        max_position_embeddings=32,
-        rope_parameters={"rope_theta": 10000.0} | rope,
-    )
-    return LlamaRotaryEmbedding(config)
+    """With copied weights, to two millionths."""
+    [row] = compare("rotary")
+    assert row["difference"] < row["bound"] == 2e-6
 
 
 def test_scores_are_those_of_llama():
     """Which pairs component i with i + d/2, so that rows are permuted."""
-    torch.manual_seed(0)
-    q, k = torch.randn(2, 1, 4, 30, 16)
-    halves = [x.unflatten(-1, (-1, 2)).mT.flatten(-2) for x in (q, k)]
-    cos, sin = llama(rope_type="default")(q, torch.arange(30)[None])
-    turned = apply_rotary_pos_emb(*halves, cos, sin)
-    expected = turned[0] @ turned[1].mT / 4
-    found = scores(q, k, RotaryPosition(16))
-    print(f"Llama scores {(found - expected).abs().max():.1e}")
-    assert_close(found, expected, rtol=1e-5, atol=2e-6)
+    [row] = compare("rotary, halves")
+    assert row["largest"] > 1 and row["difference"] < row["bound"] == 1e-5
 
 
-@pytest.mark.parametrize("length", [20, 33, 96])
-def test_dynamic_scaling_is_that_of_llama(length):
+def test_dynamic_scaling_is_that_of_llama():
     """The factor follows the length, once it is beyond the trained one."""
-    position = torch.arange(length)
-    reference = llama(rope_type="dynamic", factor=2.0)
-    cos, _ = reference(torch.zeros(1), position[None])
-    factor = dynamic_factor(length, 32, 2.0)
-    angles = position[:, None] * frequencies(16, factor)
-    difference = (angles.cos() - cos[0, :, :8]).abs().max()
-    print(f"Llama dynamic NTK, {length} positions {difference:.1e}")
-    assert difference < 2e-5
+    rows = compare("dynamic NTK")
+    assert len(rows) == 3
+    for row in rows:
+        assert row["difference"] < row["bound"] == 2e-5
 
 
 # --- vectors and slopes of distances
@@ -259,6 +213,7 @@ def test_a_recipe_trains_resumes_translates_and_explains(tmp_path):
     maps = translator.explain(text, "der Hund schläft")
     rows = maps.decoder_attentions.sum(-1)
     assert_close(rows, torch.ones_like(rows))
+    attention_explorer(maps).to_dict()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -305,7 +260,7 @@ def test_accuracy_counts_what_is_asked(monkeypatch):
         known["logits"] = torch.nn.functional.one_hot(answers.clamp(min=0), 16)
         return ids, answers
 
-    monkeypatch.setitem(rotary.TASKS, "look back", watched)
+    monkeypatch.setitem(sequences.TASKS, "look back", watched)
     found = accuracy_by_position(lambda ids: known["logits"], "look back", 64)
     assert found == dict.fromkeys(range(0, LONGEST, 4), 1.0)
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..text import WordTokenizer
-from ..workshop.checks import check_at_least, unknown_name
+from ..workshop.checks import unknown_name
 from transformer_annotated.workshop.grammar import (
     NOMINATIVE,
     Clause,
@@ -24,14 +24,9 @@ from transformer_annotated.workshop.grammar import (
     RelativePronoun,
     Sentence,
     Token,
-    surface,
 )
 from ..workshop.lexicon import NOT, lexicon
-from transformer_annotated.workshop.sampling import (
-    all_sentences,
-    all_words,
-    split_by_hash,
-)
+from ..workshop.sampling import all_words, draw_sentences
 
 # %% ../../notebooks/after/bert.ipynb #954e40ad
 class Example(NamedTuple):
@@ -60,15 +55,8 @@ def sample_trees(
     count: int, seed: int = 0, depth: int = 1, split: str = "train"
 ) -> list[Sentence]:
     """Different sentences of a split, as trees that know each word's place."""
-    check_at_least(0, count=count)
-    language, numbers = all_sentences(lexicon(), depth), random.Random(seed)
-    found = {}
-    while len(found) < count:
-        tree = language.draw(lambda n: int(numbers.random() * n))
-        text = surface(tree.german())
-        if split_by_hash(text) == split:
-            found[text] = tree
-    return list(found.values())
+    found = draw_sentences(count, seed, depth, split, Sentence.german)
+    return [tree for tree, _ in found.values()]
 
 
 def all_clauses(tree: Sentence) -> list[Clause]:

@@ -221,6 +221,10 @@ CATALOGUE = {
         {split: f"everyday/{stem}.en-de.tsv" for split, stem in
          (("train", "train"), ("valid", "val"), ("test", "test"))},
         home="python -m experiments.everyday"),
+    "english": CorpusSource(
+        {"train": "english/train.tsv", "valid": "english/val.tsv"},
+        home="python -m experiments.english corpus",
+        languages=("kind", "en")),
     "wmt14-en-de": CorpusSource(
         {"train": "wmt14-en-de/train.{}", **_NEWS}, **_WMT14, config="de-en",
         sizes={"train": 4_508_785, "valid": 3_000, "test": 3_003}),

@@ -123,7 +123,12 @@ def kind_of(config: ModelConfig) -> ModelKind:
 def start_decoding(
     model: nn.Module, src: Tensor
 ) -> IncrementalDecoder | RecurrentDecoder:
-    """What writes translations of sources ``(R, S)``, token by token."""
+    """What writes translations of sources ``(R, S)``, token by token.
+
+    A model that reads no text, and is no kind for recipes, brings its own.
+    """
+    if hasattr(model, "start_decoding"):
+        return model.start_decoding(src)
     decoder = kind_of(model.config).decoder
     if decoder is None:
         raise ValueError(f"model: {kind_name(model.config)} has no decoder; it "

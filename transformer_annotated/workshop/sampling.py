@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Pick', 'SPLITS', 'CountedSet', 'one_of', 'either', 'all_of', 'noun_phrases', 'participants', 'relative_clauses',
-           'clauses', 'all_sentences', 'count_sentences', 'split_by_hash', 'sample_sentences', 'sample_trees',
-           'all_words']
+           'clauses', 'all_sentences', 'count_sentences', 'split_by_hash', 'draw_sentences', 'sample_sentences',
+           'sample_trees', 'all_words']
 
 # %% ../../notebooks/workshop/grammar.ipynb #6269c34d
 import random
@@ -265,11 +265,14 @@ def split_by_hash(text: str) -> str:
     return SPLITS[number] if number < 3 else "train"
 
 # %% ../../notebooks/workshop/grammar.ipynb #15565b23
-def _draw(
+def draw_sentences(
     count: int, seed: int, depth: int, split: str,
     say: Callable[[Sentence], list],
 ) -> dict[str, tuple[Sentence, list]]:
-    """Different sentences of a split, by what is said, with its tokens."""
+    """Different sentences of a split, by what ``say`` says, with its tokens.
+
+    The words that are said decide to which split a sentence belongs.
+    """
     check_at_least(0, count=count, depth=depth)
     if split not in SPLITS:
         raise ValueError(f"split: {split!r}, expected one of {SPLITS}")
@@ -292,7 +295,7 @@ def sample_sentences(
     count: int, seed: int = 0, depth: int = 2, split: str = "train"
 ) -> list[AlignedPair]:
     """Different sentences of a split, in both languages, aligned."""
-    found = _draw(count, seed, depth, split, Sentence.german)
+    found = draw_sentences(count, seed, depth, split, Sentence.german)
     return [aligned_pair(*one) for one in found.values()]
 
 
@@ -303,7 +306,7 @@ def sample_trees(
 
     Here the English words decide to which split a sentence belongs.
     """
-    found = _draw(count, seed, depth, split, Sentence.english)
+    found = draw_sentences(count, seed, depth, split, Sentence.english)
     return [re.sub(r"\w+\)", lambda word: word[0].capitalize(),
                    sentence.tree(), count=1) for sentence, _ in found.values()]
 
