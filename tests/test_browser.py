@@ -30,10 +30,16 @@ CLIPPED = """[...document.querySelectorAll(
             formula.getBoundingClientRect().right
             > box.getBoundingClientRect().right))
     .map(box => box.innerText.slice(0, 200))"""
-CUT_OFF = """[...document.querySelectorAll("div.math mjx-container")]
-    .filter(formula => formula.scrollWidth > formula.clientWidth + 1)
-    .map(formula => formula.querySelector("mjx-assistive-mml")?.textContent
-        ?? formula.textContent)"""
+CUT_OFF = """[...document.querySelectorAll("div.math")].filter(box => {
+    const room = box.getBoundingClientRect();
+    const drawing = box.querySelector("mjx-container svg")
+        .getBoundingClientRect();
+    return drawing.left < room.left - 1 || drawing.right > room.right + 1;
+}).map(box => box.querySelector("mjx-assistive-mml")?.textContent
+    ?? box.textContent)"""
+TOO_WIDE = """[...document.querySelectorAll("caption")]
+    .filter(text => text.getBoundingClientRect().right > innerWidth)
+    .map(text => text.textContent)"""
 INK = "letter => getComputedStyle(letter).fill"
 DISK = SITE.as_uri()
 WIDE, NARROW = 1280, 390
@@ -146,9 +152,10 @@ def test_page_is_whole(visit, name, theme, width):
     assert page.evaluate(bare) == 0
     assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate(TOO_WIDE) == []
     if width == WIDE:
         assert page.evaluate(CLIPPED) == []
-        assert page.evaluate(CUT_OFF) == []
         found = (
             Axe().run(page, options={"preload": False}).response["violations"]
         )

@@ -127,6 +127,21 @@ def test_a_check_finds_what_was_changed(written):
     assert not any(line.startswith("test, lines") for line in wrong)
 
 
+def test_what_is_there_is_not_made_again(tmp_path):
+    """A file in a folder yet to come, read the second time."""
+    made = []
+
+    def make():
+        made.append(1)
+        return {"row": (1, 2), "text": "ä"}
+
+    for _ in range(2):
+        found = records.cached(tmp_path / "runs/one.json", make)
+        assert found == {"row": [1, 2], "text": "ä"}
+    assert made == [1]
+    assert "ä" in (tmp_path / "runs/one.json").read_text("utf-8")
+
+
 def test_verdicts():
     """Equal, near enough, too far, and not to be told."""
     near, far = ("b", 1.0, 1.01, 0.1), ("c", 1.0, 1.2, 0.1)

@@ -1,6 +1,7 @@
 """The road is the paper: its sections, its statements, and nothing too long."""
 
 import re
+from itertools import pairwise
 
 import ledger
 import prose
@@ -101,6 +102,18 @@ def test_next_walks_through_the_paper_in_order():
     assert files[: len(road)] == road
     after = {f"notebooks/after/{path.stem}" for path in AFTER}
     assert set(files[len(road) : len(road) + len(after)]) == after
+
+
+@pytest.mark.parametrize(
+    ("path", "following"),
+    list(pairwise([*ROAD, ROOT / "notebooks/after/rotary.ipynb"])),
+    ids=lambda p: p.stem,
+)
+def test_a_chapter_ends_by_naming_the_next(path, following):
+    """Its last words lead where the button "next" leads."""
+    label = re.search(r"^\((\S+)\)=", text(following), re.MULTILINE)[1]
+    last_words = text(path).rpartition("**Next.**")[2]
+    assert re.search(rf"\{{ref\}}`(.+<)?{label}>?`", last_words), label
 
 
 def test_every_reference_is_whole():
