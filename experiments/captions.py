@@ -128,11 +128,7 @@ def main(cache: Path, seeds: Sequence[int]) -> None:
     for seed in seeds:
         for kind in CAPTIONERS:
             file = cache / f"captions-{kind}-{seed}.json"
-            if not file.exists():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                found = json.dumps(run(kind, seed))
-                file.write_text(found, encoding="utf-8")
-            row, lines = json.loads(file.read_text("utf-8"))
+            row, lines = records.cached(file, run, kind, seed)
             for entry in row["shown"]:
                 entry["named"] = json.loads(lines[entry["scene"]])[1]
             rows.append(row)

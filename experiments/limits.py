@@ -15,11 +15,10 @@ results/limits; ``--check`` computes all means and counts anew.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -36,7 +35,6 @@ from transformer_annotated.after.limits import (
 )
 from transformer_annotated.training import ModelWithLoss, validate
 from transformer_annotated.workshop.encoded import encode_pairs
-from transformer_annotated.workshop.files import write_atomically
 from transformer_annotated.workshop.recipe import read_recipe, run_recipe
 from transformer_annotated.workshop.sampling import sample_sentences
 from transformer_annotated.workshop.translator import Translator
@@ -227,20 +225,12 @@ def output_name(model: str, depth: int, seed: int) -> str:
 # --- both
 
 
-def cached(file: Path, make: Callable[..., dict], *given: object) -> dict:
-    """What a file holds, made if it is not there."""
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(make(*given), ensure_ascii=False))
-    return json.loads(file.read_text("utf-8"))
-
-
 def all_parity(cache: Path, seeds: Sequence[int]) -> list[dict]:
     """Each kind with each rate and seed."""
     rows = []
     for seed, kind, rate in product(seeds, KINDS, RATES):
         file = cache / f"parity-{KINDS.index(kind)}-{rate}-{seed}.json"
-        rows.append(cached(file, parity_run, kind, rate, seed))
+        rows.append(records.cached(file, parity_run, kind, rate, seed))
         print(rows[-1], flush=True)
     return rows
 
@@ -253,11 +243,11 @@ def all_nesting(
     for seed, (model, depth) in product(seeds, RUNS):
         name = output_name(model, depth, seed)
         run, file = folder / name, folder / f"{name}.json"
-        row = cached(file, nesting_run, model, depth, seed, run)
+        row = records.cached(file, nesting_run, model, depth, seed, run)
         outputs[name] = row.pop("outputs")
         row["right"] = counts(outputs[name])
         file = folder / f"{name}-likelihoods.json"
-        row["likelihoods"] = cached(file, likelihoods, run)
+        row["likelihoods"] = records.cached(file, likelihoods, run)
         rows.append(row)
         print(row, flush=True)
     return rows, outputs

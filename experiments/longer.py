@@ -10,7 +10,6 @@ computes its means anew from the stored runs, and a part of the errors.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -198,11 +197,8 @@ def main(cache: Path) -> None:
     for task, n, batch, steps, seeds, kinds in PLANS:
         for seed, kind in product(seeds, kinds):
             file = cache / f"{task.replace(' ', '-')}-{n}-{kind}-{seed}.json"
-            if not file.exists():
-                row = run(task, kind, n, batch, steps, seed)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(json.dumps(row), encoding="utf-8")
-            rows.append(json.loads(file.read_text("utf-8")))
+            given = (task, kind, n, batch, steps, seed)
+            rows.append(records.cached(file, run, *given))
             print(*rows[-1].values(), flush=True)
     records.write_record(
         "longer",

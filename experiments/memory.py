@@ -11,7 +11,6 @@ results/memory.json; ``--check`` computes its summary anew from the stored runs.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -159,11 +158,7 @@ def main(cache: Path, tasks: Sequence[str], seeds: Sequence[int]) -> None:
     rows, runs = [], [key for key in RUNS if key[1] in tasks]
     for (machine, task), seed in product(runs, seeds):
         file = cache / f"{machine}-{task.replace(' ', '-')}-{seed}.json"
-        if not file.exists():
-            row = run(machine, task, seed)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(row), encoding="utf-8")
-        rows.append(json.loads(file.read_text("utf-8")))
+        rows.append(records.cached(file, run, machine, task, seed))
         print(
             machine,
             task,

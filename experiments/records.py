@@ -129,14 +129,14 @@ def output(found: dict, name: str) -> list[str]:
     return unpack(report.RESULTS / found["outputs"][name]["file"])
 
 
-def cached(file: Path, make: Callable[[], object]) -> object:
+def cached(file: Path, make: Callable, *given: object) -> object:
     """What a file holds, made if it is not there; so a stopped run goes on.
 
     What is made comes back as JSON has it, with lists for tuples.
     """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(make(), ensure_ascii=False))
+        write_atomically(file, json.dumps(make(*given), ensure_ascii=False))
     return json.loads(file.read_text("utf-8"))
 
 

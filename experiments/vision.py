@@ -14,7 +14,6 @@ results/vision/; ``--check`` computes the accuracies again from these.
 
 import argparse
 import gzip
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -198,11 +197,8 @@ def run_fashion(
 def cached(folder: Path, name: str, make: Callable[[], dict]) -> dict:
     """What a run has answered before; or run, and write it down."""
     file = folder / (name.replace(", ", "-").replace(" ", "-") + ".json")
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(make()), encoding="utf-8")
-        print(name, flush=True)
-    return json.loads(file.read_text("utf-8"))
+    print(name, flush=True)
+    return records.cached(file, make)
 
 
 def collect(
