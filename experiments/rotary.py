@@ -11,7 +11,6 @@ anew from the stored runs.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -118,11 +117,7 @@ def main(cache: Path, seeds: Sequence[int]) -> None:
     rows = []
     for seed, task, kind in product(seeds, TASKS, KINDS):
         file = cache / f"{task.replace(' ', '-')}-{kind}-{seed}.json"
-        if not file.exists():
-            row = run(task, kind, seed)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(row), encoding="utf-8")
-        rows.append(json.loads(file.read_text("utf-8")))
+        rows.append(records.cached(file, run, task, kind, seed))
         row = {key: rows[-1][key] for key in ("seed", "task", "kind")}
         print(row, rows[-1]["losses"][-1], rows[-1]["accuracy"], flush=True)
     records.write_record(
