@@ -21,7 +21,7 @@ from transformer_annotated.workshop.files import write_atomically
 from transformer_annotated.workshop.parallel import hold_out
 
 TEST = 2_000
-PARLIAMENT, WORDS = 60_000, 35
+PARLIAMENT, WORDS = 40_000, 20
 HASTE = 0.15
 Pair = tuple[str, str]
 

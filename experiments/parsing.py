@@ -17,7 +17,7 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -93,13 +93,6 @@ def is_whole(name: str) -> bool:
     """Whether a run had all trees."""
     corpus, trees, _ = name.split("-")
     return int(trees) == WHOLE[corpus]
-
-
-def cached(file: Path, make: Callable[[], dict]) -> dict:
-    """What a file holds, made if it is not there."""
-    if not file.exists():
-        write_atomically(file, json.dumps(make(), ensure_ascii=False))
-    return json.loads(file.read_text("utf-8"))
 
 
 def train(name: str, corpus: str, size: int, seed: int, out: Path) -> dict:
@@ -189,7 +182,7 @@ def measure(name: str, out: Path, gold: dict) -> dict:
 
 
 def read(file: Path) -> dict:
-    """What :func:`cached` has left."""
+    """What :func:`records.cached` has left."""
     return json.loads(file.read_text("utf-8"))
 
 
@@ -348,8 +341,8 @@ def main() -> None:
         return
     for run in runs():
         name = run[0]
-        cached(out / f"{name}.json", lambda r=run: train(*r, out))
-        cached(
+        records.cached(out / f"{name}.json", lambda r=run: train(*r, out))
+        records.cached(
             out / f"{name}-greedy.json",
             lambda n=name: search(n, out, COUNT, **GREEDY),
         )
@@ -357,7 +350,7 @@ def main() -> None:
     names = [name for name, *_ in runs()]
     for name in names:
         if is_whole(name):
-            cached(
+            records.cached(
                 out / f"{name}-paper.json",
                 lambda n=name: search(n, out, COUNT, **PAPER),
             )

@@ -2,22 +2,24 @@
 
     python -m experiments.ship RUN NAME [--last 10] | --check
 
-Averages the last checkpoints, writes weights in half precision, tokeniser and
-recipe, scores what it wrote on the validation part of the run's corpus, and
-fills in the model card. The first 200 of those pairs go along, as a sample for
-tests and for the book. Writes models/NAME and results/NAME.json, with the
-journal of the run and all outputs, from which --check computes the facts again.
+Averages the last checkpoints, and writes weights, a byte each, with tokeniser
+and recipe. Scores what it wrote on the validation part of the run's corpus, on
+which things are chosen (the same weights in full precision beside it), and on
+the test part, on which nothing is. Fills in the model card. The first 200
+validation pairs go along, as a sample for tests and for the book. Writes
+models/NAME and results/NAME.json, with the journal of the run and all outputs,
+from which --check computes the facts again.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import altair as alt
 import torch
 
 from experiments import records
-from transformer_annotated.evaluation import bleu, evaluate
+from transformer_annotated.evaluation import Evaluation, bleu, evaluate
 from transformer_annotated.model import parameter_count
 from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
@@ -52,6 +54,16 @@ def curve(rows: list[dict]) -> alt.Chart:
     )
 
 
+def scores(found: Evaluation) -> dict:
+    """BLEU and chrF as facts, with their intervals and signatures."""
+    facts = {}
+    for name, score in (("bleu", found.bleu), ("chrf", found.chrf)):
+        facts[name] = round(score.value, 2)
+        facts[f"{name}_interval"] = [round(score.low, 2), round(score.high, 2)]
+        facts[f"{name}_signature"] = score.signature
+    return facts
+
+
 def main() -> None:
     """Average, save, score, and write it all down."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -62,7 +74,8 @@ def main() -> None:
     folder = ROOT / "models" / options.name
     averaged = list_checkpoints(options.run / "checkpoints")[-options.last :]
     average_checkpoints(averaged, options.run / "model.safetensors")
-    Translator.load(options.run).save(folder)
+    whole = Translator.load(options.run)
+    whole.save(folder, int8=True)
 
     translator = Translator.load(folder)
     recipe = read_recipe(folder / "config.toml")
@@ -70,6 +83,7 @@ def main() -> None:
     corpus = recipe.corpus.load()
     pairs = list(corpus.splits["valid"])
     found = evaluate(translator, pairs, n_bootstrap=1000)
+    unseen = evaluate(translator, corpus.splits["test"], n_bootstrap=1000)
     sample = bleu(found.outputs[:SAMPLE], found.references[:SAMPLE])
     (folder / "sample.tsv").write_text(
         "".join(f"{a}\t{b}\n" for a, b in pairs[:SAMPLE]), "utf-8"
@@ -85,11 +99,9 @@ def main() -> None:
         "averaged": [path.name for path in averaged],
         "parameters": parameter_count(config),
         "megabytes": round(weights / 1e6, 2),
-        "bleu": round(found.bleu.value, 2),
-        "bleu_interval": [round(found.bleu.low, 2), round(found.bleu.high, 2)],
-        "bleu_signature": found.bleu.signature,
-        "chrf": round(found.chrf.value, 2),
-        "chrf_signature": found.chrf.signature,
+        "bleu_before_rounding": round(evaluate(whole, pairs).bleu.value, 2),
+        **scores(found),
+        **{f"test_{key}": value for key, value in scores(unseen).items()},
         "sample_bleu": round(sample.value, 2),
         "sample_pairs": SAMPLE,
         "torch_threads": torch.get_num_threads(),
@@ -100,7 +112,7 @@ def main() -> None:
         ("torch", "sacrebleu"),
         seed=recipe.training.seed,
         runs={"training": options.run},
-        outputs={"validation": found.outputs},
+        outputs={"validation": found.outputs, "test": unseen.outputs},
     )
     card = (
         (ROOT / "experiments/card.md")
@@ -113,8 +125,11 @@ def main() -> None:
             target_code=recipe.corpus.target,
             example=EXAMPLES[recipe.corpus.source],
             config=config,
+            corpus=recipe.corpus.name,
+            precision=recipe.training.precision,
             pairs=len(corpus.splits["train"]),
             valid=len(pairs),
+            test=len(unseen.outputs),
             last=len(averaged),
             **facts,
         )
@@ -136,26 +151,29 @@ def check() -> Iterator[records.Checked]:
         config = Translator.load(folder).model.config
         count = parameter_count(config)
         yield f"{name}, parameters", facts["parameters"], count
-        low, high = facts["bleu_interval"]
-        yield f"{name}, BLEU within interval", low < facts["bleu"] < high, True
-        if "outputs" in found:
-            outputs = records.output(found, "validation")
-            for key, references in known_references(folder).items():
-                score = bleu(outputs[: len(references)], references)
-                yield f"{name}, {key}", facts[key], round(score.value, 2)
-        else:
-            yield (f"{name}, BLEU: no outputs stored",)
+        for key in ("bleu", "test_bleu", "chrf", "test_chrf"):
+            low, high = facts[f"{key}_interval"]
+            within = low < facts[key] < high
+            yield f"{name}, {key} within interval", within, True
+        for key, part, pairs in known_references(folder):
+            references = [target for _, target in pairs]
+            outputs = records.output(found, part)[: len(references)]
+            score = round(bleu(outputs, references).value, 2)
+            yield f"{name}, {key}", facts[key], score
 
 
-def known_references(folder: Path) -> dict[str, list[str]]:
-    """Of the sample, and of all validation pairs if the corpus is there."""
-    known = {"sample_bleu": read_pairs(folder / "sample.tsv")}
+def known_references(folder: Path) -> Iterator[tuple[str, str, Sequence]]:
+    """A fact, the outputs it was computed from, and pairs to compare with.
+
+    Those of the sample; and all, if the corpus is there.
+    """
+    yield "sample_bleu", "validation", read_pairs(folder / "sample.tsv")
     try:
         corpus = read_recipe(folder / "config.toml").corpus.load()
-        known["bleu"] = corpus.splits["valid"]
     except (CorpusError, ConnectionError):
-        pass
-    return {key: [pair[1] for pair in pairs] for key, pairs in known.items()}
+        return
+    yield "bleu", "validation", corpus.splits["valid"]
+    yield "test_bleu", "test", corpus.splits["test"]
 
 
 if __name__ == "__main__":

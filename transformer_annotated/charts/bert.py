@@ -20,27 +20,9 @@ def label_curves(rows: Sequence[dict]) -> alt.LayerChart:
     Each row has a ``head``, a ``start``, ``labelled``, and the ``accuracy``
     with its lowest and highest, ``low`` and ``high``. A menu chooses the head.
     """
-    starts = common.unique(rows, "start")
-    head = common.menu("head", common.unique(rows, "head"))
-    picked = alt.selection_point(fields=["start"], bind="legend")
-    base = common.chart_of(rows, at=head).encode(
-        alt.X("labelled:Q", title="labelled examples").scale(
-            type="log", nice=False, padding=12).axis(
-            values=common.unique(rows, "labelled"), labelOverlap="greedy"),
-        color=common.named_colours("start", starts,
-                                   (GREY, BLUE, ORANGE, GREEN),
-                                   columns=2, labelLimit=300),
-        opacity=alt.condition(picked, alt.value(1), alt.value(0.15)))
-    bars = base.mark_rule(strokeWidth=2).encode(
-        alt.Y("low:Q", title="accuracy").scale(zero=False).axis(
-            format=".0%"), alt.Y2("high"))
-    lines = base.mark_line(point=True).encode(
-        alt.Y("accuracy:Q"),
-        tooltip=["start:N", "labelled:Q",
-                 *(alt.Tooltip(key, type="quantitative", format=".1%")
-                   for key in ("accuracy", "low", "high"))])
-    return (bars.add_params(picked) + lines).properties(
-        width="container", height=280)
+    return common.accuracy_curves(
+        rows, "labelled", "start", "head", axes=("labelled examples", "accuracy"),
+        colours=(GREY, BLUE, ORANGE, GREEN))
 
 # %% ../../notebooks/after/bert.ipynb #954c547c
 def word_map(rows: Sequence[dict]) -> alt.Chart:

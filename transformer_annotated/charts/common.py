@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'PINK', 'GREY', 'BARE', 'WORD', 'ScriptSafeTemplate', 'enable_safe_html',
            'chart_of', 'title_of', 'label_at', 'slider', 'menu', 'table_rows', 'unique', 'named_colours',
-           'diverging_colours', 'weight_colours', 'bar_chart', 'line_chart', 'heatmap', 'word_alignment']
+           'diverging_colours', 'weight_colours', 'bar_chart', 'line_chart', 'accuracy_curves', 'heatmap',
+           'word_alignment']
 
 # %% ../../notebooks/workshop/charts.ipynb #6f52097a
 import itertools
@@ -185,6 +186,37 @@ def _axis(
     return axis.scale(type="log", base=base).axis(
         values=[base**power for power in powers],
         labelOverlap="greedy", labelSeparation=6)
+
+# %% ../../notebooks/workshop/charts.ipynb #9b92db1f
+def accuracy_curves(
+    rows: Sequence[dict], x: str, series: str, choice: str, *,
+    axes: tuple[str, str], colours: Sequence[str], columns: int = 2,
+) -> alt.LayerChart:
+    """Draw accuracy against examples: lines for ``series``, a menu of choices.
+
+    Each row has these keys, and an ``accuracy`` with its lowest and highest,
+    ``low`` and ``high``. ``axes`` are the titles of x and y.
+    """
+    chosen = menu(choice, unique(rows, choice))
+    picked = alt.selection_point(fields=[series], bind="legend")
+    base = chart_of(rows, at=chosen).encode(
+        alt.X(x, type="quantitative", title=axes[0]).scale(
+            type="log", nice=False, padding=12).axis(
+            values=unique(rows, x), labelOverlap="greedy"),
+        color=named_colours(series, unique(rows, series), colours,
+                            columns=columns, labelLimit=300),
+        opacity=alt.condition(picked, alt.value(1), alt.value(0.15)))
+    bars = base.mark_rule(strokeWidth=2).encode(
+        alt.Y("low:Q", title=axes[1]).scale(zero=False).axis(format=".0%"),
+        alt.Y2("high"))
+    lines = base.mark_line(point=True).encode(
+        alt.Y("accuracy:Q"),
+        tooltip=[alt.Tooltip(series, type="nominal"),
+                 alt.Tooltip(x, type="quantitative"),
+                 *(alt.Tooltip(key, type="quantitative", format=".1%")
+                   for key in ("accuracy", "low", "high"))])
+    return (bars.add_params(picked) + lines).properties(
+        width="container", height=290)
 
 # %% ../../notebooks/workshop/charts.ipynb #4d9ce6dc
 def heatmap(

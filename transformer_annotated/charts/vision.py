@@ -24,26 +24,9 @@ def image_curves(rows: Sequence[dict]) -> alt.LayerChart:
     Each row has ``images``, a ``kind``, a ``size``, and the ``accuracy`` with
     its lowest and highest, ``low`` and ``high``. A menu chooses the images.
     """
-    kinds = common.unique(rows, "kind")
-    images = common.menu("images", common.unique(rows, "images"))
-    picked = alt.selection_point(fields=["kind"], bind="legend")
-    base = common.chart_of(rows, at=images).encode(
-        alt.X("size:Q", title="training images").scale(
-            type="log", nice=False, padding=12).axis(
-            values=common.unique(rows, "size"), labelOverlap="greedy"),
-        color=common.named_colours("kind", kinds, COLOURS, columns=3,
-                                   labelLimit=300),
-        opacity=alt.condition(picked, alt.value(1), alt.value(0.1)))
-    bars = base.mark_rule(strokeWidth=2).encode(
-        alt.Y("low:Q", title="right answers").scale(zero=False).axis(
-            format=".0%"), alt.Y2("high"))
-    lines = base.mark_line(point=True).encode(
-        alt.Y("accuracy:Q"),
-        tooltip=["kind:N", "size:Q",
-                 *(alt.Tooltip(key, type="quantitative", format=".1%")
-                   for key in ("accuracy", "low", "high"))])
-    return (bars.add_params(picked) + lines).properties(
-        width="container", height=300)
+    return common.accuracy_curves(
+        rows, "size", "kind", "images", axes=("training images", "right answers"),
+        colours=COLOURS, columns=3)
 
 # %% ../../notebooks/after/vision.ipynb #80f50e79
 def class_token_looks(
