@@ -2,11 +2,11 @@
 
     python -m experiments.memory [--tasks NAME …] [--seeds N …] [--check]
 
-Small machines are trained on tasks (to copy, to copy several times, to sort),
-with three seeds each, beside an LSTM alone. Then they are asked at sizes
-within and beyond those of training, with as many slots as in training and with
-more. Which tasks a record has, it says itself; a run that the folder
-``--cache`` holds is not repeated. Writes
+Small machines are trained on tasks (to copy, to copy several times, to sort)
+with three seeds each: with an LSTM as controller, with one that has no state
+of its own, and beside them an LSTM alone. Then they are asked at sizes within
+and beyond those of training, with as many slots as in training and with more.
+A run that the folder ``--cache`` holds is not repeated. Writes
 results/memory.json; ``--check`` computes its summary anew from the stored runs.
 """
 
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from experiments import records
 from transformer_annotated.after.memory import (
+    MACHINES,
     TASKS,
     NeuralTuringMachine,
     bit_error,
@@ -29,14 +30,8 @@ from transformer_annotated.after.memory import (
 )
 
 SEEDS = (3, 4, 5)
-RUNS = {  # machine and task: updates
-    ("ntm", "copy"): 4000,
-    ("lstm", "copy"): 4000,
-    ("ntm", "repeat copy"): 5000,
-    ("lstm", "repeat copy"): 5000,
-    ("ntm", "priority sort"): 5000,
-    ("lstm", "priority sort"): 5000,
-}
+UPDATES = {"copy": 4000, "repeat copy": 5000, "priority sort": 5000}
+RUNS = [*product(MACHINES, UPDATES)]
 SIZES = {
     "copy": [(n,) for n in (1, 4, 8, 10, 12, 16, 20, 40)],
     "repeat copy": [(4, 4), (6, 4), (8, 4), (4, 6), (4, 8)],
@@ -50,7 +45,7 @@ LEARNED, EVERY = 0.01, 50  # wrong bits; updates over which they are averaged
 def run(machine: str, task: str, seed: int) -> dict:
     """Train a machine once, and ask it at all sizes."""
     began = time.process_time()
-    model, errors = train_machine(machine, task, seed, RUNS[machine, task])
+    model, errors = train_machine(machine, task, seed, UPDATES[task])
     seconds = round(time.process_time() - began, 1)
     means = [
         round(statistics.fmean(errors[i : i + EVERY]), 4)
@@ -60,7 +55,7 @@ def run(machine: str, task: str, seed: int) -> dict:
     row |= {"processor_seconds": seconds, "errors": means}
     row["parameters"] = sum(p.numel() for p in model.parameters())
     for name, options in (("", {}), ("_more_slots", {"slots": MORE_SLOTS})):
-        if machine == "lstm" and name:
+        if name and machine == "lstm":
             continue
         row[f"error{name}"] = [
             {
@@ -69,7 +64,7 @@ def run(machine: str, task: str, seed: int) -> dict:
             }
             for sizes in SIZES[task]
         ]
-    return row | (traces(model, task) if machine == "ntm" else {})
+    return row | (traces(model, task) if machine != "lstm" else {})
 
 
 @torch.no_grad()
@@ -120,7 +115,7 @@ def summary(rows: Sequence[dict]) -> list[dict]:
         if not mine:
             continue
         row = {"machine": machine, "task": task, "runs": len(mine)}
-        steps = [learned_after(r["errors"]) for r in mine]
+        steps = [learned_after(r, LARGEST[task]) for r in mine]
         row["learned_after"] = steps
         row["learned"] = sum(step is not None for step in steps)
         for key in ("error", "error_more_slots"):
@@ -144,10 +139,15 @@ def spread(entries: Sequence[dict]) -> dict:
     }
 
 
-def learned_after(errors: Sequence[float]) -> int | None:
-    """Updates until a mean error is below ``LEARNED``; None = never."""
-    for number, error in enumerate(errors, 1):
-        if error < LEARNED:
+def learned_after(row: dict, largest: tuple[int, ...]) -> int | None:
+    """Updates until a run's mean error is below ``LEARNED``; None = never.
+
+    That of new sequences of the largest size has to be, too: an LSTM may know
+    all short ones.
+    """
+    (error,) = (e["error"] for e in row["error"] if e["sizes"] == [*largest])
+    for number, mean in enumerate(row["errors"], 1):
+        if mean < LEARNED and error < LEARNED:
             return number * EVERY
     return None
 
@@ -157,7 +157,7 @@ def main(cache: Path, tasks: Sequence[str], seeds: Sequence[int]) -> None:
     torch.set_num_threads(1)
     rows, runs = [], [key for key in RUNS if key[1] in tasks]
     for (machine, task), seed in product(runs, seeds):
-        file = cache / f"{machine}-{task.replace(' ', '-')}-{seed}.json"
+        file = cache / f"{machine}-{task}-{seed}.json".replace(" ", "-")
         rows.append(records.cached(file, run, machine, task, seed))
         print(
             machine,
@@ -177,10 +177,7 @@ def main(cache: Path, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         more_slots=MORE_SLOTS,
         learned_below=LEARNED,
         averaged_over=EVERY,
-        updates=[
-            {"machine": machine, "task": task, "updates": RUNS[machine, task]}
-            for machine, task in runs
-        ],
+        updates=UPDATES,
         summary=summary(rows),
     )
 

@@ -86,26 +86,28 @@ class Head(nn.Module):
 
 # %% ../../notebooks/after/memory.ipynb #484724c7
 class NeuralTuringMachine(nn.Module):
-    """An LSTM that reads and writes a memory, step by step.
+    """A controller that reads and writes a memory, step by step.
 
     Args:
         inputs: Numbers at each step.
         outputs: Answers at each step.
         slots: Slots of the memory, ``N``.
         width: Size of a slot, ``M``.
-        hidden: Size of the controller's state.
+        hidden: Size of the controller.
+        state: Whether it remembers anything itself: an LSTM, or one layer.
     """
 
     def __init__(
         self, inputs: int, outputs: int, slots: int = 24, width: int = 16,
-        hidden: int = 64,
+        hidden: int = 64, state: bool = True,
     ) -> None:
         super().__init__()
         check_at_least(1, inputs=inputs, outputs=outputs, slots=slots,
                        width=width, hidden=hidden)
-        self.slots, self.width = slots, width
-        self.controller = nn.LSTMCell(inputs + width, hidden)
-        self.start = nn.Parameter(torch.zeros(2, hidden))
+        self.inputs, self.slots, self.width = inputs, slots, width
+        kind = nn.LSTMCell if state else nn.Linear
+        self.controller = kind(inputs + width, hidden)
+        self.start = nn.Parameter(torch.zeros(2, hidden)) if state else None
         self.write_head, self.read_head = Head(hidden, width), Head(
             hidden, width)
         self.erase_add = nn.Linear(hidden, 2 * width)
@@ -129,10 +131,15 @@ class NeuralTuringMachine(nn.Module):
         memory = x.new_full((*size, self.width), 1e-3)    # (B, N, M)
         reading = writing = F.pad(x.new_ones(len(x), 1), (0, size[1] - 1))
         found = x.new_zeros(len(x), self.width)           # (B, M)
-        h, c = (part.expand(len(x), -1) for part in self.start)
+        state = None if self.start is None else [
+            part.expand(len(x), -1) for part in self.start]
         steps = []
         for now in x.unbind(1):                           # (B, inputs)
-            h, c = self.controller(torch.cat([now, found], -1), (h, c))
+            now = torch.cat([now, found], -1)
+            if state is None:
+                h = self.controller(now).tanh()           # (B, hidden)
+            else:
+                h, _ = state = self.controller(now, state)
             writing = self.write_head(h, memory, writing)
             erase, add = self.erase_add(h).chunk(2, -1)
             memory = write(memory, writing, erase.sigmoid(), add.tanh())
@@ -145,10 +152,9 @@ class NeuralTuringMachine(nn.Module):
 
     def _check_inputs(self, x: Tensor) -> None:
         """Refuse what is no batch of sequences of inputs."""
-        inputs = self.controller.input_size - self.width
-        if x.dim() != 3 or x.size(2) != inputs or 0 in x.shape:
+        if x.dim() != 3 or x.size(2) != self.inputs or 0 in x.shape:
             raise ValueError(f"x: shape {tuple(x.shape)}, expected (B, T, "
-                             f"{inputs}), at least one sequence and one step")
+                             f"{self.inputs}), at least one sequence and one step")
 
 # %% ../../notebooks/after/memory.ipynb #ba018123
 BITS = 6
@@ -223,8 +229,11 @@ class LSTMAlone(nn.Module):
         return self.output(self.lstm(x)[0])
 
 
-MACHINES = {"ntm": partial(NeuralTuringMachine, INPUTS, OUTPUTS),
-            "lstm": LSTMAlone}
+MACHINES = {
+    "ntm": partial(NeuralTuringMachine, INPUTS, OUTPUTS),
+    "plain ntm": partial(NeuralTuringMachine, INPUTS, OUTPUTS, state=False),
+    "lstm": LSTMAlone,
+}
 
 
 def train_machine(
