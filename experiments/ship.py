@@ -152,9 +152,13 @@ def check() -> Iterator[records.Checked]:
         count = parameter_count(config)
         yield f"{name}, parameters", facts["parameters"], count
         for key in ("bleu", "test_bleu", "chrf", "test_chrf"):
-            low, high = facts[f"{key}_interval"]
-            within = low < facts[key] < high
-            yield f"{name}, {key} within interval", within, True
+            if f"{key}_interval" in facts:
+                low, high = facts[f"{key}_interval"]
+                within = low < facts[key] < high
+                yield f"{name}, {key} within interval", within, True
+        if "outputs" not in found:
+            yield (f"{name}, BLEU: no outputs stored",)
+            continue
         for key, part, pairs in known_references(folder):
             references = [target for _, target in pairs]
             outputs = records.output(found, part)[: len(references)]
