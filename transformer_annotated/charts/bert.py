@@ -21,8 +21,8 @@ def label_curves(rows: Sequence[dict]) -> alt.LayerChart:
     with its lowest and highest, ``low`` and ``high``. A menu chooses the head.
     """
     return common.accuracy_curves(
-        rows, "labelled", "start", "head", axes=("labelled examples", "accuracy"),
-        colours=(GREY, BLUE, ORANGE, GREEN))
+        rows, "labelled", "start", "head", colours=(GREY, BLUE, ORANGE, GREEN),
+        axes=("labelled examples", "accuracy"))
 
 # %% ../../notebooks/after/bert.ipynb #954c547c
 def word_map(rows: Sequence[dict]) -> alt.Chart:

@@ -25,8 +25,8 @@ def image_curves(rows: Sequence[dict]) -> alt.LayerChart:
     its lowest and highest, ``low`` and ``high``. A menu chooses the images.
     """
     return common.accuracy_curves(
-        rows, "size", "kind", "images", axes=("training images", "right answers"),
-        colours=COLOURS, columns=3)
+        rows, "size", "kind", "images", colours=COLOURS, columns=3,
+        axes=("training images", "right answers"))
 
 # %% ../../notebooks/after/vision.ipynb #80f50e79
 def class_token_looks(
