@@ -168,3 +168,26 @@ def test_json_settings_of_ones_own_are_safe_too(tmp_path):
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     for html in (page, chart.to_html(json_kwds={"sort_keys": True})):
         assert "<script>alert" not in html and r"\u003c!-- \u003cb>" in html
+
+
+def test_accuracy_curves_have_a_menu_bars_and_lines():
+    """The axes are named; x is logarithmic, and a click picks a series."""
+    row = {"accuracy": 0.5, "low": 0.4, "high": 0.6}
+    rows = [
+        {"size": size, "kind": kind, "of": of} | row
+        for of in ("digits", "letters")
+        for kind in ("one", "two")
+        for size in (10, 100)
+    ]
+    chart = common.accuracy_curves(
+        rows, "size", "kind", "of", axes=("images", "right"), colours="rg"
+    )
+    spec = drawn(chart)
+    assert spec["data"]["values"] == rows
+    bars, lines = spec["layer"]
+    x, low = bars["encoding"]["x"], bars["encoding"]["y"]
+    assert x["title"] == "images" and low["title"] == "right"
+    assert x["scale"]["type"] == "log" and x["axis"]["values"] == [10, 100]
+    assert bars["encoding"]["y2"]["field"] == "high"
+    assert lines["encoding"]["y"]["field"] == "accuracy"
+    assert "of" in [param["name"] for param in spec["params"]]

@@ -154,7 +154,8 @@ class NeuralTuringMachine(nn.Module):
         """Refuse what is no batch of sequences of inputs."""
         if x.dim() != 3 or x.size(2) != self.inputs or 0 in x.shape:
             raise ValueError(f"x: shape {tuple(x.shape)}, expected (B, T, "
-                             f"{self.inputs}), at least one sequence and one step")
+                             f"{self.inputs}), at least one sequence and one "
+                             "step")
 
 # %% ../../notebooks/after/memory.ipynb #ba018123
 BITS = 6
