@@ -85,8 +85,11 @@ def write_result(
         seed: Of all that is drawn; None = nothing is.
         about: What else there is to say.
     """
+    words = [
+        os.path.relpath(w) if os.path.isabs(w) else w for w in sys.orig_argv[1:]
+    ]  # a reader has other folders
     report = {
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": shlex.join(["python", *words]),
         "date": date.today().isoformat(),
         "seed": seed,
         "machine": machine(),

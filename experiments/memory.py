@@ -11,6 +11,7 @@ results/memory.json; ``--check`` computes its summary anew from the stored runs.
 """
 
 import argparse
+import copy
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -64,7 +65,23 @@ def run(machine: str, task: str, seed: int) -> dict:
             }
             for sizes in SIZES[task]
         ]
-    return row | (traces(model, task) if machine != "lstm" else {})
+    if machine == "lstm":
+        return row
+    row["error_unwritten"] = round(
+        bit_error(without_writing(model), task, *LARGEST[task]), 4
+    )
+    return row | traces(model, task)
+
+
+@torch.no_grad()
+def without_writing(model: NeuralTuringMachine) -> NeuralTuringMachine:
+    """A copy that erases nothing and adds nothing: its memory stays blank."""
+    model = copy.deepcopy(model)
+    model.erase_add.weight.zero_()
+    erase, add = model.erase_add.bias.chunk(2)
+    erase.fill_(-torch.inf)
+    add.zero_()
+    return model
 
 
 @torch.no_grad()

@@ -71,7 +71,7 @@ def write_record(
     rows: list[dict] | dict,
     libraries: Sequence[str],
     seed: int | Sequence[int] | None,
-    runs: Mapping[str, Path] | None = None,
+    runs: Mapping[str, Path | Sequence[dict]] | None = None,
     outputs: Mapping[str, Sequence[str]] | None = None,
     **about: object,
 ) -> None:
@@ -82,18 +82,18 @@ def write_record(
         rows: What was measured.
         libraries: Those whose versions matter.
         seed: Of all that is drawn; None = nothing is.
-        runs: Folders of the trainings, by a name for each.
+        runs: Folders of the trainings, or their journals, by a name for each.
         outputs: Lines that models wrote, by a name for each.
         about: What else there is to say.
     """
     folder, logs, written = report.RESULTS / name, {}, {}
     for run, place in (runs or {}).items():
-        metrics = read_metrics(place)
+        metrics = read_metrics(place) if isinstance(place, Path) else place
         lines = [json.dumps(row) for row in metrics]
-        _store(folder / f"{run}.jsonl.gz", lines)
+        store(folder / f"{run}.jsonl.gz", lines)
         logs[run] = {"file": f"{name}/{run}.jsonl.gz", **facts(metrics)}
     for output, lines in (outputs or {}).items():
-        _store(folder / f"{output}.txt.xz", lines)
+        store(folder / f"{output}.txt.xz", lines)
         written[output] = {
             "file": f"{name}/{output}.txt.xz",
             "lines": len(lines),
@@ -104,7 +104,7 @@ def write_record(
     report.write_result(name, rows, libraries, seed, **about)
 
 
-def _store(path: Path, lines: Sequence[str]) -> None:
+def store(path: Path, lines: Sequence[str]) -> None:
     """Write lines, compressed, whole or not at all."""
     if any("\n" in line or "\r" in line for line in lines):
         raise ValueError(f"{path}: a line has an end of line inside")
