@@ -1,256 +1,186 @@
-"""Table 3 of the paper with small models: every row, on everyday sentences.
+"""Table 3 of the paper with small models: every row, on a made-up corpus.
 
     python -m experiments.variations --out runs/variations [--workers 2]
 
-English to German, with the first pairs of Tatoeba. The paper's widths are
-divided by 4, its layers and heads by 2; dropout and smoothing stay. Each row
-has three seeds, the base model six, because all others are compared with it,
-and the big model one. A row whose updates cost less than those of the base goes
-on until it has cost as much, so that rows can be compared at equal updates and
-at equal time. Measured on sentences never seen: likelihood, and BLEU by the
-paper's search, without averaging, as in the paper.
-
-A run that is finished leaves its journal and its translations in
-results/variations, and is not repeated. When all are there, results/
-variations.json is written from them; --check writes nothing, and compares.
+All sizes of the paper's rows are divided by 8, and its numbers of layers by 2;
+dropout, smoothing and heads stay. Each row is trained with three seeds, the
+big model with one, and measured on sentences never seen: perplexity, and BLEU
+by beam search. A few rows are trained once more, four times as long. Runs that
+are there already are not repeated, so it can be stopped and started again at
+will. Writes results/variations.json and the journal of every run; --check
+computes scores from these again.
 """
 
 import argparse
 import json
 import math
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
-from benchmarks import report
 from experiments import records
-from transformer_annotated.complexity import training_step_flops
-from transformer_annotated.evaluation import bleu, evaluate
-from transformer_annotated.layers import TransformerConfig
+from transformer_annotated.evaluation import evaluate
 from transformer_annotated.model import parameter_count
-from transformer_annotated.workshop.checkpoints import average_checkpoints
-from transformer_annotated.workshop.files import CorpusError, paper_tables
+from transformer_annotated.workshop.files import paper_tables, write_atomically
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.recipe import (
-    Recipe,
     prepare,
     read_recipe,
     run_recipe,
 )
 from transformer_annotated.workshop.translator import Translator
 
-SEEDS = {"base": 6, "big": 1}  # all others: 3
-STEPS, EVERY = 2_000, 200
-SENTENCES = 1_000
+SEEDS = (0, 1, 2)
+STEPS, SENTENCES = 600, 500
+LONGER = 4
+LONG = (0, 1, 7, 8, 9, 14)  # base, one head, N = 2, 4 and 8, no dropout
 COMMON = {
-    "train_size": 15_000,
-    "vocab_size": 4_000,
-    "batch_tokens": 1_024,
-    "warmup": 500,
-    "factor": 1.0,
-    "validate_every": EVERY,
-    "checkpoint_every": STEPS,
+    "depth": 1,
+    "train_size": 20_000,
+    "valid_size": 1_000,
+    "batch_tokens": 2_000,
+    "warmup": 200,
+    "factor": 0.25,
+    "validate_every": 300,
+    "checkpoint_every": 300,
+    "keep": 1,
     "log_every": 50,
 }
 
 
 def rows() -> Iterator[tuple[dict, dict]]:
     """Each row of the paper's table, and what it becomes here."""
-    table = paper_tables()["table3"]
-    costs = [cost(shrunk(row)) for row in table]
-    for row, own in zip(table, costs, strict=True):
-        updates = updates_of(row)
-        longer = min(2, max(1, costs[0] / own))  # until it costs as much
-        yield (
-            row,
-            shrunk(row)
-            | {
-                "dropout": row["P_drop"],
-                "label_smoothing": row["eps_ls"],
-                "learned_positions": 200 if row["group"] == "E" else 0,
-                "steps": math.ceil(updates * longer / EVERY) * EVERY,
-            },
-        )
+    for row in paper_tables()["table3"]:
+        small = {
+            "layers": row["N"] // 2,
+            "d_model": row["d_model"] // 8,
+            "d_ff": row["d_ff"] // 8,
+            "heads": row["h"],
+            "d_k": row["d_k"] // 8,
+            "d_v": row["d_v"] // 8,
+            "dropout": row["P_drop"],
+            "label_smoothing": row["eps_ls"],
+            "learned_positions": 200 if row["group"] == "E" else 0,
+            "steps": STEPS * row["train_steps"] // 100_000,
+        }
+        yield row, small
 
 
-def shrunk(row: dict) -> dict[str, int]:
-    """The sizes of a row of the paper, here."""
-    heads = max(1, row["h"] // 2)
-    return {
-        "layers": row["N"] // 2,
-        "d_model": row["d_model"] // 4,
-        "d_ff": row["d_ff"] // 4,
-        "heads": heads,
-        "d_k": row["h"] * row["d_k"] // 4 // heads,
-        "d_v": row["h"] * row["d_v"] // 4 // heads,
+def measure(folder: Path, data: Path, settings: dict) -> dict:
+    """Train with these settings and measure, unless it is done."""
+    done, asked = folder / "measured.json", settings | {"scored": SENTENCES}
+    if done.exists():
+        known = json.loads(done.read_text())
+        if known["asked"] == asked:
+            return known["measured"]
+    torch.set_num_threads(1)
+    changes = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    changes.append(f"prepared={json.dumps(str(data))}")
+    recipe = read_recipe("grammar", changes)
+    run_recipe(recipe, folder, resume=True, progress_bar=False)
+    train, valid = (
+        [row for row in read_metrics(folder) if key in row]
+        for key in ("nll", "valid_nll")
+    )
+    scores = valid[-1]
+    corpus = recipe.corpus.load()
+    pairs = [corpus.splits["valid"][i] for i in range(SENTENCES)]
+    translator = Translator.load(folder)
+    score = evaluate(translator, pairs, tokenize="none").bleu  # words as such
+    measured = {
+        "perplexity": round(scores["valid_perplexity"], 4),
+        "nll": round(scores["valid_nll"], 4),
+        "train_nll": round(train[-1]["nll"], 4),
+        "accuracy": round(scores["valid_accuracy"], 4),
+        "bleu": round(score.value, 2),
+        "signature": score.signature,
+        "parameters": parameter_count(translator.model.config),
+        "curve": [[row["step"], round(row["valid_nll"], 4)] for row in valid],
     }
-
-
-def config_of(settings: dict) -> TransformerConfig:
-    """The model with these settings, of which some are of the training."""
-    names = {field.name for field in fields(TransformerConfig)}
-    sizes = {key: value for key, value in settings.items() if key in names}
-    return TransformerConfig(COMMON["vocab_size"], **sizes)
-
-
-def cost(sizes: dict[str, int]) -> float:
-    """Operations of an update."""
-    tokens = COMMON["batch_tokens"]
-    return training_step_flops(config_of(sizes), tokens, length=10)
+    write_atomically(done, json.dumps({"asked": asked, "measured": measured}))
+    return measured
 
 
 def jobs() -> Iterator[tuple[str, dict, dict, int]]:
-    """Name, row of the paper, settings and seed of every run.
-
-    One seed of every row before the next, and the longest last.
-    """
-    table = list(enumerate(rows()))
-    for seed in range(max(SEEDS.values())):
-        for number, (row, small) in table:
-            group = row["group"]
-            if seed < SEEDS.get(group, 3) and group != "big":
-                yield f"{number:02}-{group}-{seed}", row, small, seed
-    number, (row, small) = table[-1]
-    yield f"{number:02}-big-0", row, small, 0
-
-
-def recipe_of(settings: dict, seed: int, data: Path) -> Recipe:
-    """The recipe of a run."""
-    changes = COMMON | settings | {"training.seed": seed, "prepared": str(data)}
-    return read_recipe(
-        "tatoeba-en-de",
-        [f"{key}={json.dumps(value)}" for key, value in changes.items()],
-    )
-
-
-def updates_of(row: dict) -> int:
-    """After how many updates a row of the paper is measured."""
-    return STEPS * row["train_steps"] // 100_000
-
-
-def pairs(recipe: Recipe) -> list[tuple[str, str]]:
-    """What is translated."""
-    valid = recipe.corpus.load().splits["valid"]
-    return [valid[i] for i in range(SENTENCES)]
-
-
-def run(name: str, row: dict, settings: dict, seed: int, out: Path) -> str:
-    """Train, translate, and store both, unless that is done."""
-    stored = stored_files(name)
-    if all(file.exists() for file in stored):
-        return name
-    torch.set_num_threads(1)
-    recipe, folder = recipe_of(settings, seed, out / "data"), out / name
-    before = read_metrics(folder)[-1]["step"] if folder.exists() else 0
-    start = time.process_time()
-    state = run_recipe(recipe, folder, resume=True, progress_bar=False)
-    if not state.finished(recipe.training):
-        raise SystemExit(f"{name}: stopped; start again to go on")
-    metrics = read_metrics(folder)
-    spent = (time.process_time() - start) / (metrics[-1]["step"] - before)
-    metrics[-1]["milliseconds_per_update"] = round(1000 * spent, 1)
-    checkpoint = folder / "checkpoints" / f"step-{updates_of(row)}"
-    average_checkpoints([checkpoint], folder / "model.safetensors")
-    found = evaluate(Translator.load(folder, device="cpu"), pairs(recipe))
-    for file, lines in zip(
-        stored, (map(json.dumps, metrics), found.outputs), strict=True
-    ):
-        records.store(file, list(lines))
-    return name
-
-
-def stored_files(name: str) -> tuple[Path, Path]:
-    """Where the journal and the translations of a run are kept."""
-    folder = report.RESULTS / "variations"
-    return folder / f"{name}.jsonl.gz", folder / f"{name}.txt.xz"
-
-
-def measured(row: dict, settings: dict, seed: int, metrics: list[dict]) -> dict:
-    """What a journal says of a run."""
-    updates = updates_of(row)
-    curve = [
-        [r["step"], round(r["valid_nll"], 4)]
-        for r in metrics
-        if "valid_nll" in r
-    ]
-    train = [r["nll"] for r in metrics if "nll" in r and r["step"] <= updates]
-    keys = ("changed", "ppl_dev", "bleu_dev", "params_million")
-    nll = dict(curve)[updates]
-    return {
-        "group": row["group"],
-        "paper": {key: row[key] for key in keys},
-        "settings": settings,
-        "seed": seed,
-        "updates": updates,
-        "nll": nll,
-        "perplexity": round(math.exp(nll), 3),
-        "train_nll": round(train[-1], 4),
-        "milliseconds_per_update": metrics[-1]["milliseconds_per_update"],
-        "parameters": parameter_count(config_of(settings)),
-        "curve": curve,
-    }
-
-
-def result() -> tuple[list[dict], dict, dict]:
-    """Rows, journals and translations of all runs, from what is stored."""
-    rows, journals, outputs = [], {}, {}
-    for name, row, settings, seed in jobs():
-        lines, outputs[name] = map(records.unpack, stored_files(name))
-        journals[name] = [json.loads(line) for line in lines]
-        rows.append(measured(row, settings, seed, journals[name]))
-    return rows, journals, outputs
+    """Name, row of the paper, settings and seed of every run."""
+    table = list(rows())
+    for number, (row, small) in enumerate(table):
+        for seed in SEEDS[:1] if row["group"] == "big" else SEEDS:
+            yield f"{number:02}-{row['group']}-{seed}", row, small, seed
+    for number in LONG:
+        row, small = table[number]
+        small = small | {"steps": LONGER * small["steps"]}
+        yield f"{number:02}-{row['group']}-long", row, small, SEEDS[0]
 
 
 def main() -> None:
-    """Run what is missing; write the result when nothing is."""
+    """Run what is missing, and write all results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("runs/variations"))
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    recipe = recipe_of({}, 0, options.out / "data")
-    prepare(recipe, options.out / "data")
+    data = options.out / "data"
+    changes = [f"{key}={value}" for key, value in COMMON.items()]
+    prepare(read_recipe("grammar", changes), data)
+    keys = ("changed", "ppl_dev", "bleu_dev", "params_million")
+    results = {False: [], True: []}
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        for done in [pool.submit(run, *job, options.out) for job in jobs()]:
-            print(f"{done.result()}: done", flush=True)
-    rows, journals, outputs = result()
-    references = [target for _, target in pairs(recipe)]
-    for row, lines in zip(rows, outputs.values(), strict=True):
-        score = bleu(lines, references)
-        row |= {"bleu": round(score.value, 2), "signature": score.signature}
+        running = [
+            (
+                name.endswith("long"),
+                {
+                    "group": row["group"],
+                    "paper": {key: row[key] for key in keys},
+                    "settings": small,
+                    "seed": seed,
+                },
+                pool.submit(
+                    measure,
+                    options.out / name,
+                    data,
+                    COMMON | small | {"training.seed": seed},
+                ),
+            )
+            for name, row, small, seed in jobs()
+        ]
+        for is_long, about, job in running:
+            results[is_long].append(about | job.result())
+            print(results[is_long][-1], flush=True)
     records.write_record(
         "variations",
-        rows,
+        results[False],
         ("torch", "sacrebleu"),
-        seed=range(max(SEEDS.values())),
-        runs=journals,
-        outputs=outputs,
+        seed=SEEDS,
         common=COMMON,
         sentences=SENTENCES,
+        longer=results[True],
+        runs={name: options.out / name for name, *_ in jobs()},
     )
 
 
 def check() -> Iterator[records.Checked]:
-    """Settings and likelihoods from the journals, BLEU from translations."""
+    """Settings, curves and scores of every run, from what is stored."""
     found = records.load_record("variations")
     yield from records.check_stored(found)
-    rows, _, outputs = result()
-    try:
-        recipe = recipe_of({}, 0, Path("data"))
-        references = [target for _, target in pairs(recipe)]
-    except (CorpusError, ConnectionError):
-        references = None
-        yield ("BLEU: the corpus is not here",)
-    for name, old, new in zip(outputs, found["rows"], rows, strict=True):
-        for key, value in new.items():
-            yield f"{name}, {key}", old[key], value
-        if references:
-            score = round(bleu(outputs[name], references).value, 2)
-            yield f"{name}, BLEU", old["bleu"], score
+    rows = [*found["rows"], *found["longer"]]
+    for (name, _, settings, seed), row in zip(jobs(), rows, strict=True):
+        nll = row["curve"][-1][1]
+        if name in found.get("logs", {}):
+            nll = round(_last(records.journal(found, name), "valid_nll"), 4)
+        yield f"{name}, settings", row["settings"], settings
+        yield f"{name}, seed", row["seed"], seed
+        yield f"{name}, updates", row["curve"][-1][0], settings["steps"]
+        yield f"{name}, NLL", row["nll"], nll
+        within = 1e-4 * row["perplexity"]
+        yield f"{name}, perplexity", row["perplexity"], math.exp(nll), within
+
+
+def _last(rows: list[dict], key: str) -> float:
+    """The last value of a journal under a key."""
+    return [row[key] for row in rows if key in row][-1]
 
 
 if __name__ == "__main__":
