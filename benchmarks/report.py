@@ -16,6 +16,7 @@ from transformer_annotated.workshop.files import write_atomically
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 BEGAN = time.monotonic()  # all import this first
+WIDTH = 120  # of a line in a result
 
 
 def _version(name: str) -> str:
@@ -67,6 +68,32 @@ def peak_bytes(run: Callable[[], object]) -> int:
     return most
 
 
+def lay_out(value: object, depth: int = 0) -> str:
+    """JSON for people: what fits on a line is one, and short things share one.
+
+    So a hundred numbers are a few lines, and a change to one shows as such.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) + depth <= WIDTH or not isinstance(value, list | dict):
+        return text
+    pad = "\n" + " " * (depth + 1)
+    if isinstance(value, dict):
+        parts = [
+            f"{json.dumps(str(key), ensure_ascii=False)}: "
+            f"{lay_out(part, depth + 1)}"
+            for key, part in value.items()
+        ]
+        return f"{{{pad}{f',{pad}'.join(parts)}\n{' ' * depth}}}"
+    lines = [""]
+    for part in (lay_out(part, depth + 1) for part in value):
+        short = len(part) <= WIDTH // 3
+        fits = len(lines[-1]) + len(part) + depth + 3 <= WIDTH
+        if lines[-1] and not (short and fits and "\n" not in part):
+            lines.append("")
+        lines[-1] += f", {part}" if lines[-1] else part
+    return f"[{pad}{f',{pad}'.join(lines)}\n{' ' * depth}]"
+
+
 def write_result(
     name: str,
     rows: list[dict] | dict,
@@ -100,7 +127,7 @@ def write_result(
         **about,
         "rows": rows,
     }
-    text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+    text = lay_out(report) + "\n"
     write_atomically(RESULTS / f"{name}.json", text)
     for row in rows if isinstance(rows, list) else [rows]:
         print(*(f"{key}: {value}" for key, value in row.items()), sep=", ")

@@ -5,8 +5,10 @@
 Compares what each kind computes on random vectors with exact attention, by
 the multiplications that it spends. Then trains a layer of each kind on tasks
 that need one far word, one near word, or all words. A run that the folder
-``--cache`` holds is not repeated. Writes results/longer.json; ``--check``
-computes its means anew from the stored runs, and a part of the errors.
+``--cache`` holds is not repeated. The most memory that an update holds is
+counted apart, over all tensors of model, activations and optimizer. Writes
+results/longer.json; ``--check`` computes its means anew from the stored runs,
+and a part of the errors and of the memory.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.report import peak_bytes
 from experiments import records
 from transformer_annotated.after.longer import (
     KINDS,
@@ -89,6 +92,13 @@ def summary(rows: Sequence[dict]) -> list[dict]:
             row[f"{key}_range"] = [min(values), max(values)]
         found.append(row)
     return found
+
+
+def memory(task: str, kind: str, n: int, batch: int) -> dict:
+    """The most bytes that training holds, in its first two updates."""
+    held = peak_bytes(lambda: train_long(kind, task, n, 0, 2, batch))
+    row = {"task": task, "n": n, "kind": kind, "batch": batch}
+    return row | {"peak_bytes": held}
 
 
 class Errors:
@@ -209,6 +219,11 @@ def main(cache: Path) -> None:
         d=D,
         chunk=CHUNK,
         summary=summary(rows),
+        memory=[
+            memory(task, kind, n, batch)
+            for task, n, batch, _, _, kinds in PLANS
+            for kind in kinds
+        ],
         errors=[
             row
             for n, scale in product(LENGTHS, SCALES)
@@ -223,6 +238,10 @@ def check() -> Iterator[records.Checked]:
     again = summary(found["rows"])
     for stored, row in zip(found["summary"], again, strict=True):
         yield f"{row['task']}, {row['n']}, {row['kind']}", stored, row
+    for row in found["memory"][: len(KINDS)]:
+        task, n, kind, batch, held = row.values()
+        again = memory(task, kind, n, batch)["peak_bytes"]
+        yield f"memory, {kind}", held, again, 0.05 * held
     n = min(LENGTHS)
     for scale in SCALES:
         kept = [

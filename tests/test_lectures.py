@@ -12,16 +12,16 @@ from tests.site import ROOT
 LECTURES, SLIPS = lectures.load(ROOT / lectures.DATA)
 TOPICS = [topic for lecture in LECTURES for topic in lecture["topic"]]
 
-SECTION = re.compile(r"^\(([\w-]+)\)=\s+#", re.MULTILINE)
+SECTION = re.compile(r"^\(([\w-]+)\)=\s+(#+) ", re.MULTILINE)
 EXERCISE = re.compile(r"^:label: (ex-[\w-]+)", re.MULTILINE)
 
 
 def labels():
-    """All labels of sections and exercises in notebooks.
+    """All labels of sections and exercises in notebooks, and of chapters.
 
     That of a section stands above its heading, of which links have their text.
     """
-    found = set()
+    found, chapters = set(), set()
     for path in (ROOT / "notebooks").rglob("*.ipynb"):
         cells = [
             cell["source"]
@@ -29,11 +29,13 @@ def labels():
             if cell["cell_type"] == "markdown"
         ]
         text = "\n\n".join(cells)
-        found |= {*SECTION.findall(text), *EXERCISE.findall(text)}
-    return found
+        headings = dict(SECTION.findall(text))
+        found |= {*headings, *EXERCISE.findall(text)}
+        chapters |= {label for label, level in headings.items() if level == "#"}
+    return found, chapters
 
 
-KNOWN = labels()
+KNOWN, CHAPTERS = labels()
 
 
 def missing(row):
@@ -68,6 +70,19 @@ def test_nothing_is_open_but_decoration():
         assert set(topic) == {"what", "where"}
         assert topic["where"] and not missing(topic), topic
     assert idle == 2
+
+
+def test_topics_lead_to_sections():
+    """To a chapter as a whole only where the topic is all of it."""
+    whole = {
+        topic["what"]
+        for topic in TOPICS
+        if "where" in topic and CHAPTERS.issuperset(topic["where"])
+    }
+    assert whole == {
+        "The Transformer on one slide",
+        "Title and authors of the paper",
+    }
 
 
 def test_every_slip_has_evidence():

@@ -86,6 +86,24 @@ def written(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_a_result_is_laid_out_for_people():
+    """The same value, in lines that are short, and not one for each number."""
+    value = {
+        "command": "python -m x" + 40 * " --long",
+        "näme": {str(i): [i, i / 3] for i in range(20)},
+        "many": list(range(1000)),
+        "pairs": [[i, [0.25, None]] for i in range(200)],
+        "rows": 2 * [{"a": "x, [y]", "b": [], "c": {}, "n": 30 * [1]}],
+        "true": True,
+    }
+    text = report.lay_out(value)
+    assert json.loads(text) == value
+    _, _, *lines = text.splitlines()
+    assert max(map(len, lines)) <= report.WIDTH + len('"näme": ')
+    assert len(lines) < 150
+    assert report.lay_out([]) == "[]" and report.lay_out({"a": 1}) == '{"a": 1}'
+
+
 def test_a_record_has_it_all(written):
     """Command, seed, versions, machine, time, memory, journal, outputs."""
     found = records.load_record("tiny")

@@ -333,6 +333,22 @@ QKV = vectors(32, dtype=torch.float32)
             ),
             "^chunk: 5 does not divide 32",
         ),
+        (
+            lambda: LongAttention("Reformer", 16, 2, 16, 64),
+            "^chunk: 32 does not divide 16, the number of tokens",
+        ),
+        (
+            lambda: LongAttention("Reformer", 16, 2, 64, 2)(
+                *torch.ones(3, 1, 64, 16)
+            ),
+            "^buckets: 128, but there are 64 tokens",
+        ),
+        (
+            lambda: linformer_attention(
+                *QKV, torch.ones(8, 32), torch.ones(8, 20)
+            ),
+            "^k: 32 positions, but the projections have 20",
+        ),
         (lambda: random_features(0, 8), "^features: 0, expected at least 1"),
         (lambda: random_features(-3, 8), "^features: -3, expected at least 1"),
         (
@@ -378,6 +394,21 @@ def test_the_comparison_rests_on_enough_seeds():
             assert all(runs[task, 512, kind] >= 3 for task in TASKS)
             assert all(runs["find", n, kind] >= 2 for n in (1024, 2048))
     assert runs["find", 512, "shared"] >= 3
+
+
+def test_every_training_has_its_memory():
+    """Beside its time; and what stores a matrix of n² entries grows."""
+    found = load_result("longer")
+    held = {(r["task"], r["n"], r["kind"]): r for r in found["memory"]}
+    trained = {(r["task"], r["n"], r["kind"]) for r in found["summary"]}
+    assert held.keys() == trained
+    assert {r["n"] * r["batch"] for r in held.values()} == {4096}
+
+    def bytes_of(kind, n):
+        return held["find", n, kind]["peak_bytes"]
+
+    assert bytes_of("full", 2048) < 1.01 * bytes_of("full", 512)
+    assert bytes_of("shared", 2048) > 2 * bytes_of("shared", 512)
 
 
 def test_ratios_and_crossings_are_to_the_fused_kernel():

@@ -34,16 +34,20 @@ def test_error_curves_have_a_slider_and_a_menu():
 
 
 def test_quality_has_a_point_and_a_bar_for_each_kind():
-    """From the worst to the best seed; a menu chooses the task."""
+    """From the worst to the best seed; menus choose the task and the cost."""
     rows = [
-        {"task": task, "kind": kind, "accuracy": 0.5}
-        | {"low": 0.25, "high": 0.75, "seconds": 3.0}
+        {"task": task, "measure": measure, "kind": kind, "accuracy": 0.5}
+        | {"low": 0.25, "high": 0.75, "cost": 3.0}
         for task in ("find", "near")
+        for measure in ("seconds", "megabytes")
         for kind in ("full", "window")
     ]
     spec = drawn(quality_points(rows))
-    (menu,) = (p for p in spec["params"] if p["name"] == "task")
-    assert menu["bind"]["options"] == ["find", "near"]
+    menus = {p["name"]: p["bind"]["options"] for p in spec["params"]}
+    assert menus == {
+        "task": ["find", "near"],
+        "measure": ["seconds", "megabytes"],
+    }
     bars, points = spec["layer"]
     assert spec["data"]["values"] == rows
     assert bars["encoding"]["y"]["field"] == "low"

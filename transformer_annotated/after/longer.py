@@ -34,10 +34,10 @@ def linformer_attention(
     ``e`` mixes keys and ``f`` values; both are ``(rows, N)``, for texts of up
     to ``N`` positions. Returns ``(..., n, d)``.
     """
-    n = k.size(-2)
-    if n > e.size(1):
+    n, columns = k.size(-2), min(e.size(1), f.size(1))
+    if n > columns:
         raise ValueError(f"k: {n} positions, but the projections have "
-                         f"{e.size(1)}")
+                         f"{columns}")
     return fused_attention(q, e[:, :n] @ k, f[:, :n] @ v)
 
 # %% ../../notebooks/after/longer.ipynb #29e6d8c5
@@ -167,7 +167,7 @@ _ITSELF = -1e5      # a score: below all others, but above what is forbidden
 def _check_chunks(chunk: int, n: int) -> None:
     """Refuse chunks into which the tokens cannot be cut."""
     check_at_least(1, chunk=chunk)
-    if n % chunk:
+    if n % chunk or not n:
         raise ValueError(f"chunk: {chunk} does not divide {n}, the number of "
                          "tokens")
 
@@ -265,6 +265,7 @@ class LongAttention(nn.Module):
         elif kind == "Performer":
             self.register_buffer("w", random_features(size, d_k))
         elif kind == "Reformer":
+            _check_chunks(size // 2, length)
             half = length // (size // 2)                    # of the buckets
             self.register_buffer("rotations", torch.randn(
                 heads, d_k, ROUNDS, half))

@@ -88,16 +88,17 @@ def ratio_curves(rows: Sequence[dict]) -> alt.LayerChart:
 
 
 def quality_points(rows: Sequence[dict]) -> alt.LayerChart:
-    """Draw right answers against the time of training; a menu chooses.
+    """Draw right answers against what training costs; menus choose.
 
-    Each row has a ``task``, a ``kind``, an ``accuracy`` between ``low`` and
-    ``high``, and ``seconds``.
+    Each row has a ``task``, a ``measure`` of the ``cost``, a ``kind``, and an
+    ``accuracy`` between ``low`` and ``high``.
     """
     kinds = common.unique(rows, "kind")
+    measure = common.menu("measure", common.unique(rows, "measure"), "against")
     chart = common.chart_of(rows, at=common.menu(
-        "task", common.unique(rows, "task"))).encode(
-        alt.X("seconds:Q", title="processor seconds of training").scale(
-            zero=True),
+        "task", common.unique(rows, "task"))).add_params(
+        measure).transform_filter(alt.datum.measure == measure).encode(
+        alt.X("cost:Q", title="seconds, or megabytes").scale(zero=True),
         _colours(rows, "kind"))
     y = {"title": "right answers"}
     bars = chart.mark_rule(strokeWidth=2).encode(
@@ -107,5 +108,5 @@ def quality_points(rows: Sequence[dict]) -> alt.LayerChart:
         alt.Y("accuracy:Q", **y).scale(domain=[0, 1]),
         shape=alt.Shape("kind:N", sort=kinds, legend=None),
         tooltip=["kind:N", alt.Tooltip("accuracy:Q", format=".0%"),
-                 alt.Tooltip("seconds:Q", format=".1f")])
+                 alt.Tooltip("cost:Q", format=".1f")])
     return (bars + points).properties(width="container", height=260)
