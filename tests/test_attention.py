@@ -159,6 +159,21 @@ def test_half_precision(form, dtype):
     assert_close(half.float(), form(*inputs, mask), atol=tolerance, rtol=0.05)
 
 
+def test_bfloat16_on_a_cpu_is_computed_in_float32():
+    """Under autocast too, and rounded once, at the end."""
+    query, key, value = torch.randn(3, 2, 4, 9, 16).bfloat16().unbind()
+    bias = torch.randn(9, 9).bfloat16()
+    mask = torch.rand(2, 1, 9, 9) < 0.6
+    wide = [x.float() for x in (query, key, value)]
+    wanted = fused_attention(*wide, mask, bias=bias.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = fused_attention(query, key, value, mask, bias=bias)
+        mixed = fused_attention(wide[0], key, value, mask, bias=bias)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, wanted.bfloat16())
+    assert torch.equal(mixed, wanted)
+
+
 # Masks
 
 

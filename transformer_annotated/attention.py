@@ -94,14 +94,21 @@ def fused_attention(
 
     Takes what :func:`attention` takes and returns the same output
     ``(..., T, d_v)``, but no weights. PyTorch 2.5 or later returns zeros, as
-    we do, for a query that may attend to nothing.
+    we do, for a query that may attend to nothing. On a CPU it computes bfloat16
+    in float32, because the kernel's backward pass is many times as slow there.
     """
     _check(query, key, mask)
     _check_value(key, value)
+    dtype = query.dtype
+    if query.is_cpu:
+        query, key, value = (x.float() if x.dtype == torch.bfloat16 else x
+                             for x in (query, key, value))
     if bias is not None:                # the kernel adds what is no boolean
         bias = bias.to(query.dtype)
         mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout)
+    with torch.autocast("cpu", enabled=False):
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, dropout).to(dtype)
 
 # %% ../notebooks/03_attention.ipynb #b2b89f19
 def _split(x: Tensor, heads: int) -> Tensor:
