@@ -51,6 +51,7 @@ COMMON = {
     "train_size": 15_000,
     "vocab_size": 4_000,
     "batch_tokens": 1_024,
+    "precision": "bf16",
     "warmup": 500,
     "factor": 1.0,
     "validate_every": EVERY,
