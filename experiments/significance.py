@@ -4,100 +4,26 @@
 
 Reads results/variations.json, trains nothing. Every row is compared with the
 same runs of the base model, in two ways. Dunnett's test takes the shared base
-and the number of rows into account, and assumes that all rows scatter alike;
-its p-values are found by simulation. Welch's test takes the spread of each row
-by itself, and Holm's correction the number of rows. Writes
-results/significance.json.
+and the number of rows into account, and assumes that all rows scatter alike.
+Welch's test takes the spread of each row by itself, and Holm's correction the
+number of rows. Writes results/significance.json.
 """
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-import numpy as np
+from scipy import stats
 
 from experiments import records
 from transformer_annotated.workshop.files import load_result
 
-DRAWS, SEED, SLICES = 200_000, 0, 100_000
+SEED = 0
 MEASURES: dict[str, Callable[[dict], float]] = {
     "log-perplexity": lambda run: math.log(run["perplexity"]),
     "BLEU": lambda run: run["bleu"],
 }
-
-
-def largest_ratios(
-    runs: Sequence[int], base_runs: int, freedom: int
-) -> np.ndarray:
-    """The largest t, up to its sign, of all rows, if none differs at all.
-
-    Args:
-        runs: How many runs each row has.
-        base_runs: How many the base has.
-        freedom: Degrees of freedom of the pooled standard deviation.
-    """
-    chance = np.random.default_rng(SEED)
-    base = chance.standard_normal(DRAWS) / math.sqrt(base_runs)
-    spread = np.sqrt(chance.chisquare(freedom, DRAWS) / freedom)
-    largest = np.zeros(DRAWS)
-    for n in runs:
-        mean = chance.standard_normal(DRAWS) / math.sqrt(n)
-        ratio = (mean - base) / math.sqrt(1 / n + 1 / base_runs) / spread
-        np.maximum(largest, np.abs(ratio), out=largest)
-    return largest
-
-
-def dunnett(rows: dict[str, list[float]], base: list[float]) -> dict[str, dict]:
-    """Difference from the base, standard error and p-value of each row."""
-    groups = [base, *rows.values()]
-    freedom = sum(len(group) - 1 for group in groups)
-    squares = sum(
-        statistics.variance(group) * (len(group) - 1) for group in groups
-    )
-    pooled = math.sqrt(squares / freedom)
-    largest = largest_ratios(
-        [len(group) for group in rows.values()], len(base), freedom
-    )
-    found = {}
-    for name, group in rows.items():
-        step = statistics.mean(group) - statistics.mean(base)
-        error = pooled * math.sqrt(1 / len(group) + 1 / len(base))
-        found[name] = {
-            "runs": len(group),
-            "difference": round(step, 4),
-            "pooled_error": round(error, 4),
-            "p_dunnett": round(float((largest >= abs(step) / error).mean()), 4),
-        }
-    return found
-
-
-def t_test_p(t: float, freedom: float) -> float:
-    """How often chance alone makes a Student's t at least as large.
-
-    With ``t = sqrt(freedom) * tan(angle)`` the density of t is proportional
-    to ``cos(angle) ** (freedom - 1)``, which is summed up in slices.
-    """
-
-    def beyond(start: float) -> float:
-        width = (math.pi / 2 - start) / SLICES
-        angles = start + (np.arange(SLICES) + 0.5) * width
-        return float((np.cos(angles) ** (freedom - 1)).sum()) * width
-
-    return beyond(math.atan(abs(t) / math.sqrt(freedom))) / beyond(0.0)
-
-
-def welch(row: list[float], base: list[float]) -> dict[str, float]:
-    """Standard error and p-value of a row's difference from the base."""
-    own, bases = (
-        statistics.variance(group) / len(group) for group in (row, base)
-    )
-    error = math.sqrt(own + bases)
-    freedom = (own + bases) ** 2 / (
-        own**2 / (len(row) - 1) + bases**2 / (len(base) - 1)
-    )
-    t = (statistics.mean(row) - statistics.mean(base)) / error
-    return {"error": error, "p_welch": t_test_p(t, freedom)}
 
 
 def holm(p_values: dict[str, float]) -> dict[str, float]:
@@ -109,19 +35,33 @@ def holm(p_values: dict[str, float]) -> dict[str, float]:
     return corrected
 
 
-def main() -> None:
-    """Test all rows of several runs, and write it down."""
-    records.write_record(
-        "significance", tested(), ("numpy",), seed=SEED, draws=DRAWS
-    )
+def compared(
+    rows: dict[tuple, list[float]], base: list[float]
+) -> Iterator[tuple[tuple, dict]]:
+    """Difference from the base and p-values of each row, by its key."""
+    together = stats.dunnett(*rows.values(), control=base, rng=SEED).pvalue
+    alone = {
+        key: float(stats.ttest_ind(row, base, equal_var=False).pvalue)
+        for key, row in rows.items()
+    }
+    corrected = holm(alone)
+    for (key, row), p in zip(rows.items(), together, strict=True):
+        step = statistics.mean(row) - statistics.mean(base)
+        found = {
+            "difference": step,
+            "p_dunnett": float(p),
+            "p_welch": alone[key],
+            "p_holm": corrected[key],
+        }
+        rounded = {name: round(value, 4) for name, value in found.items()}
+        yield key, {"runs": len(row)} | rounded
 
 
-def tested() -> list[dict]:
+def tested() -> Iterator[dict]:
     """All rows of several runs, in both measures."""
     runs = defaultdict(list)
     for run in load_result("variations")["rows"]:
         runs[run["group"], *run["paper"]["changed"].items()].append(run)
-    rows = []
     for measure, value in MEASURES.items():
         values = {
             key: [value(run) for run in group]
@@ -129,16 +69,14 @@ def tested() -> list[dict]:
             if len(group) > 1
         }
         base = values.pop(("base",))
-        alone = {key: welch(row, base) for key, row in values.items()}
-        corrected = holm({key: test["p_welch"] for key, test in alone.items()})
-        for key, found in dunnett(values, base).items():
-            own = alone[key] | {"p_holm": corrected[key]}
-            rows.append(
-                {"measure": measure, "group": key[0], "changed": dict(key[1:])}
-                | found
-                | {name: round(value, 4) for name, value in own.items()}
-            )
-    return rows
+        for (group, *changed), found in compared(values, base):
+            about = {"group": group, "changed": dict(changed)}
+            yield {"measure": measure} | about | found
+
+
+def main() -> None:
+    """Test all rows of several runs, and write it down."""
+    records.write_record("significance", list(tested()), ("scipy",), seed=SEED)
 
 
 def check() -> Iterator[records.Checked]:
@@ -147,7 +85,7 @@ def check() -> Iterator[records.Checked]:
     for old, new in zip(stored, tested(), strict=True):
         what = f"{old['measure']}, {old['group']} {old['changed']}"
         for key, value in new.items():
-            within = 0.002 if key == "p_dunnett" else 1e-9  # of a simulation
+            within = 0.002 if key == "p_dunnett" else 1e-9  # it integrates
             yield f"{what}, {key}", old[key], value, within
 
 

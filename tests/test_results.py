@@ -7,13 +7,7 @@ from itertools import product
 import pytest
 from torch import nn
 
-from experiments.significance import (
-    dunnett,
-    holm,
-    largest_ratios,
-    t_test_p,
-    welch,
-)
+from experiments.significance import compared, holm
 from tests.site import ROOT
 from transformer_annotated import Transformer, TransformerConfig
 from transformer_annotated.attention import MultiHeadAttention
@@ -146,39 +140,24 @@ def significant(group, key, value, measure="log-perplexity"):
     return (1 if row["difference"] > 0 else -1) if row["p_holm"] < 0.05 else 0
 
 
-def test_dunnett_has_the_tabulated_critical_values():
-    """Two-sided, 5%, as printed in tables of Dunnett's test."""
-    for rows, freedom, value in ((1, 10, 2.23), (3, 10, 2.76), (9, 20, 2.95)):
-        largest = largest_ratios([3] * rows, 3, freedom)
-        assert abs((largest > value).mean() - 0.05) < 0.005
+def test_one_row_is_tested_as_by_student():
+    """Equal spreads: t = 2.449 with four degrees of freedom, in any test."""
+    rows = {("row",): [2.0, 3.0, 4.0]}
+    ((_, found),) = compared(rows, [0.0, 1.0, 2.0])
+    assert (found["runs"], found["difference"]) == (3, 2.0)
+    for test in ("dunnett", "welch", "holm"):
+        assert abs(found[f"p_{test}"] - 0.0705) < 0.0005
 
 
-def test_dunnett_by_hand():
-    """One row, equal spreads: the t-test, with four degrees of freedom."""
-    found = dunnett({"row": [2.0, 3.0, 4.0]}, [0.0, 1.0, 2.0])["row"]
-    assert found["difference"] == 2
-    assert found["pooled_error"] == round((2 / 3) ** 0.5, 4)
-    assert abs(found["p_dunnett"] - 0.0705) < 0.003  # t = 2.449
-
-
-def test_student_has_the_tabulated_critical_values():
-    """Two-sided, 5% and 1%, as printed in tables of Student's t."""
-    for t, freedom, p in (
-        (4.303, 2, 0.05),
-        (2.776, 4, 0.05),
-        (3.169, 10, 0.01),
-    ):
-        assert abs(t_test_p(t, freedom) - p) < 1e-4
-
-
-def test_welch_by_hand():
-    """Equal spreads: Student's test. A row that never varies: base's own."""
-    found = welch([2.0, 3.0, 4.0], [0.0, 1.0, 2.0])
-    assert abs(found["error"] - (2 / 3) ** 0.5) < 1e-12
-    assert abs(found["p_welch"] - 0.0705) < 1e-4  # four degrees of freedom
-    found = welch([3.0, 3.0, 3.0], [0.0, 1.0, 2.0])
-    assert abs(found["error"] - (1 / 3) ** 0.5) < 1e-12
-    assert abs(found["p_welch"] - t_test_p(12**0.5, 2)) < 1e-9
+def test_many_rows_ask_for_more():
+    """Dunnett's tabulated value for three rows and ten degrees is 2.76."""
+    base = [-1.0, 0.0, 0.0, 0.0, 1.0]  # variance 1/2, as have the rows
+    spread = [-(0.5**0.5), 0.0, 0.5**0.5]
+    step = 2.76 * (0.5 * (1 / 5 + 1 / 3)) ** 0.5
+    rows = {("far",): [step + x for x in spread]}
+    rows |= {(name,): spread for name in ("near", "as near")}
+    found = dict(compared(rows, base))
+    assert abs(found["far",]["p_dunnett"] - 0.05) < 0.003
 
 
 def test_holm_by_hand():
