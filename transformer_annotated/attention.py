@@ -95,7 +95,7 @@ def fused_attention(
     Takes what :func:`attention` takes and returns the same output
     ``(..., T, d_v)``, but no weights. PyTorch 2.5 or later returns zeros, as
     we do, for a query that may attend to nothing. On a CPU it computes bfloat16
-    in float32, because the kernel's backward pass is many times as slow there.
+    in float32, because the kernel's backward pass is slow in bfloat16 there.
     """
     _check(query, key, mask)
     _check_value(key, value)
