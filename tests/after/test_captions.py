@@ -326,6 +326,14 @@ def images(*shape):
             "cells: 9, expected at most 8",
         ),
         (
+            lambda: compose_scenes(
+                images(1, 2, 8, 8),
+                torch.tensor([[3, 10]]),
+                torch.tensor([[1, 2]]),
+            ),
+            "digits: 10, expected at most 9",
+        ),
+        (
             lambda: FeatureMap(8)(images(1, 64)),
             r"images: shape \(1, 64\), expected \(B, 576\), a row of pixels",
         ),

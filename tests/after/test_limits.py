@@ -144,6 +144,7 @@ def test_an_lstm_learns_parity():
     [
         (lambda: ParityModel("LTSM"), "mean 'LSTM'"),
         (lambda: train_parity("LSTM", 1e-3, 0), "^steps: 0, expected at least"),
+        (lambda: flip_influence(only(0), [0]), "^length: 0, expected at least"),
     ],
 )
 def test_bad_input_gets_one_line(call, message):

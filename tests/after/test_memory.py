@@ -1,9 +1,12 @@
 """The Neural Turing Machine: addressing, a memory to write on, three tasks."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+from experiments.memory import sparse, without_writing
 from transformer_annotated.after.memory import (
     BITS,
     INPUTS,
@@ -26,6 +29,7 @@ from transformer_annotated.after.memory import (
     write,
     wrong_bits,
 )
+from transformer_annotated.workshop.files import load_result
 
 BACK, STAY, FORWARD = torch.eye(3)[:, None]  # (1, 3) each
 
@@ -239,6 +243,42 @@ def test_the_lstm_alone_has_no_fewer_parameters():
     assert machine <= alone < 1.1 * machine
 
 
+# --- the experiment
+
+
+def test_a_machine_without_writing_keeps_its_memory_blank():
+    """What it reads is what was there at the start; its own copy is whole."""
+    torch.manual_seed(0)
+    model = NeuralTuringMachine(INPUTS, OUTPUTS, state=False).eval()
+    blank, x = without_writing(model), torch.randn(2, 6, INPUTS)
+    other = x.clone()
+    other[:, :-1] = torch.randn(2, 5, INPUTS)  # the last step is the same
+    with torch.no_grad():
+        assert_close(blank(x)[:, -1], blank(other)[:, -1])
+        assert not torch.allclose(model(x)[:, -1], model(other)[:, -1])
+
+
+def test_weights_that_can_be_seen_are_stored():
+    """By step and slot, with two digits."""
+    weights = torch.tensor([[0.0, 1.0], [0.0549, 0.9451], [0.5, 0.06]])
+    assert sparse(weights) == [
+        [0, 1, 1.0], [1, 1, 0.95], [2, 0, 0.5], [2, 1, 0.06]
+    ]  # fmt: skip
+
+
+def test_how_many_learn_rests_on_enough_seeds():
+    """Each machine on each task, three times; all that was run is told."""
+    found = load_result("memory")
+    runs = {(r["machine"], r["task"]): r["runs"] for r in found["summary"]}
+    assert runs.keys() == set(product(MACHINES, TASKS))
+    assert min(runs.values()) >= 3
+    for row in found["rows"]:
+        asked = [tuple(entry["sizes"]) for entry in row["error"]]
+        trained = [high for _, high in TASKS[row["task"]][1]]
+        assert tuple(trained) in asked  # the largest of training, and beyond
+        assert any(sum(sizes) > sum(trained) for sizes in asked)
+
+
 # --- bad input
 
 
@@ -256,6 +296,32 @@ def test_the_lstm_alone_has_no_fewer_parameters():
         (
             lambda: NeuralTuringMachine(8, 7, width=0),
             "width: 0, expected at least 1",
+        ),
+        (
+            lambda: content_weights(
+                torch.ones(1, 0, 3), torch.ones(1, 3), torch.ones(1, 1)
+            ),
+            "slots: 0, expected at least 1",
+        ),
+        (
+            lambda: content_weights(
+                torch.ones(1, 4, 3), torch.ones(1, 5), torch.ones(1, 1)
+            ),
+            "key: 5 numbers, but a slot has 3",
+        ),
+        (
+            lambda: read(torch.ones(1, 0, 3), torch.ones(1, 0)),
+            "slots: 0, expected at least 1",
+        ),
+        (
+            lambda: read(torch.ones(1, 4, 3), torch.ones(1, 5)),
+            "weights: 5, but the memory has 4 slots",
+        ),
+        (
+            lambda: write(
+                torch.ones(1, 4, 3), torch.ones(1, 4), *torch.ones(2, 1, 2)
+            ),
+            "erase: 2 numbers, but a slot has 3",
         ),
         (lambda: copy_items(1, chance(), 0), "items: 0, expected at least 1"),
         (

@@ -315,6 +315,17 @@ def test_a_student_becomes_its_teacher():
             ),
             "^targets: 2, but there are 3 images",
         ),
+        (
+            lambda: train_images(
+                SmallMLP(DIGITS), torch.rand(0, 1, 8, 8), torch.zeros(0).long()
+            ),
+            "^images: 0, expected at least 1",
+        ),
+        (lambda: patches(torch.rand(1, 1, 0, 8), 2), "^height: 0, expected"),
+        (
+            lambda: a_model()(torch.rand(2, 3, 8, 12), torch.ones(2, 9) > 0),
+            r"^visible: shape \(2, 9\), but images and patches are \(2, 6\)",
+        ),
     ],
 )
 def test_bad_input_gets_one_line(call, message):
@@ -332,6 +343,10 @@ def test_bad_input_gets_one_line(call, message):
         (
             (1, 1, 8, 12),
             "^images: 8 × 12 pixels, but the model was made for 8 × 8$",
+        ),
+        (
+            (1, 1, 9, 8),
+            "^images: 9 × 8 pixels, but the model was made for 8 × 8$",
         ),
         ((1, 8, 8), r"^images: shape \(1, 8, 8\), expected 4 dimensions"),
     ],

@@ -85,8 +85,10 @@ def compose_scenes(images: Tensor, digits: Tensor, cells: Tensor) -> Scenes:
     if not (cells[:, 0] < cells[:, 1]).all():
         raise ValueError("cells: expected two different ones in each scene, "
                          "in reading order")
-    check_within(0, GRID * GRID - 1, cells=cells.min().item())
-    check_within(0, GRID * GRID - 1, cells=cells.max().item())
+    for name, x, last in (("cells", cells, GRID * GRID - 1),
+                          ("digits", digits, 9)):
+        for value in (x.min().item(), x.max().item()):
+            check_within(0, last, **{name: value})
     scene = images.new_zeros(len(images), GRID * GRID, 8, 8)
     for which in range(2):
         scene[torch.arange(len(images)), cells[:, which]] = images[:, which]

@@ -97,6 +97,7 @@ TRAINED = 16                                # the longest that is trained on
 
 def random_bits(count: int, length: int, chance: torch.Generator) -> Tensor:
     """Random bits ``(B, T)``."""
+    check_at_least(1, count=count, length=length)
     return torch.randint(2, (count, length), generator=chance)
 
 

@@ -18,11 +18,30 @@ from ..recurrent import cosine_score
 from ..workshop.checks import check_at_least, unknown_name
 
 # %% ../../notebooks/after/memory.ipynb #e5afec91
+def _check_slots(memory: Tensor, weights: Tensor) -> None:
+    """Refuse a memory without slots, and another number of weights."""
+    slots = memory.size(1)
+    check_at_least(1, slots=slots)
+    if weights.size(-1) != slots:
+        raise ValueError(f"weights: {weights.size(-1)}, but the memory has "
+                         f"{slots} slots")
+
+
+def _check_width(memory: Tensor, **vectors: Tensor) -> None:
+    """Refuse vectors of another size than a slot has."""
+    for name, vector in vectors.items():
+        if vector.size(-1) != memory.size(2):
+            raise ValueError(f"{name}: {vector.size(-1)} numbers, but a slot "
+                             f"has {memory.size(2)}")
+
+# %% ../../notebooks/after/memory.ipynb #dcdb802b
 def content_weights(memory: Tensor, key: Tensor, strength: Tensor) -> Tensor:
     """Weights ``(B, N)`` by likeness: the first step of addressing.
 
     Takes a memory ``(B, N, M)``, a key ``(B, M)``, a strength ``(B, 1)``.
     """
+    check_at_least(1, slots=memory.size(1))
+    _check_width(memory, key=key)
     scores = cosine_score(key[:, None], memory, strength[:, None])
     return scores[:, 0].softmax(-1)                       # (B, 1, N) -> (B, N)
 
@@ -48,6 +67,7 @@ def sharpen(weights: Tensor, power: Tensor) -> Tensor:
 # %% ../../notebooks/after/memory.ipynb #d02acaec
 def read(memory: Tensor, weights: Tensor) -> Tensor:
     """The mean ``(B, M)`` of slots ``(B, N, M)``, by weights ``(B, N)``."""
+    _check_slots(memory, weights)
     return (weights[:, None] @ memory)[:, 0]
 
 
@@ -55,6 +75,8 @@ def write(
     memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor
 ) -> Tensor:
     """A memory ``(B, N, M)`` after erasing and adding ``(B, M)`` each."""
+    _check_slots(memory, weights)
+    _check_width(memory, erase=erase, add=add)
     weights = weights[..., None]                          # (B, N, 1)
     return memory * (1 - weights * erase[:, None]) + weights * add[:, None]
 

@@ -31,15 +31,20 @@ from transformer_annotated.workshop.checks import (
 # %% ../../notebooks/after/vision.ipynb #a024f0b5
 def _check_images(images: Tensor, patch: int) -> None:
     """Refuse what cannot be cut into patches."""
+    _check_four(images)
+    _check_sides(*images.shape[2:], patch)
+
+
+def _check_four(images: Tensor) -> None:
+    """Refuse what is no batch of images."""
     if images.dim() != 4:
         raise ValueError(f"images: shape {tuple(images.shape)}, expected 4 "
                          "dimensions, (B, channels, height, width)")
-    _check_sides(*images.shape[2:], patch)
 
 
 def _check_sides(height: int, width: int, patch: int) -> None:
     """Refuse sides that are no multiples of a patch."""
-    check_at_least(1, patch=patch)
+    check_at_least(1, patch=patch, height=height, width=width)
     if height % patch or width % patch:
         raise ValueError(f"patch: {patch} × {patch} pixels do not divide an "
                          f"image of {height} × {width}; cut or pad the image")
@@ -145,7 +150,7 @@ class VisionConfig:
 # %% ../../notebooks/after/vision.ipynb #36d61d29
 def _check_fit(images: Tensor, config: VisionConfig) -> None:
     """Refuse images of another size than a model was made for."""
-    _check_images(images, config.patch)
+    _check_four(images)
     if images.size(1) != config.channels:
         raise ValueError(f"images: {images.size(1)} channels, but the model "
                          f"was made for {config.channels}")
@@ -196,6 +201,10 @@ class VisionTransformer(nn.Module):
         """
         mask = self.mask if self.config.window else None    # (N + 1, N + 1)
         if visible is not None:             # the class token always is
+            expected = len(images), len(self.mask) - 1
+            if visible.shape != expected:
+                raise ValueError(f"visible: shape {tuple(visible.shape)}, but "
+                                 f"images and patches are {expected}")
             seen = F.pad(visible, (1, 0), value=True)[:, None, None]
             mask = seen & self.mask                         # (B, 1, N + 1, …)
         hidden = self.encoder(self.tokens(images), mask)    # (B, N + 1, …)
@@ -301,6 +310,7 @@ def train_images(
     if len(images) != len(targets):
         raise ValueError(f"targets: {len(targets)}, but there are "
                          f"{len(images)} images")
+    check_at_least(1, images=len(images), updates=updates, batch=batch)
     check_within(1e-6, None, temperature=temperature)
     adam = torch.optim.Adam(model.parameters(), rate, betas=(0.9, 0.98))
     chance, losses = torch.Generator().manual_seed(seed), []
