@@ -4,15 +4,21 @@
 
 Sets 2,000 pairs of Tatoeba's training part aside, as a test on which nothing is
 chosen. To the rest it adds sentences of the European Parliament, for words that
-are rare at breakfast, and a second copy of some everyday pairs as people type
-them, without capitals or full stop on either side, so that an answer is written
-like its question. Writes train, val and test as tables, which the corpus
-"everyday" reads.
+are rare at breakfast. People also type single words and greetings, of which
+there are few: so it adds pairs of words that mostly come together, and what
+remains of a sentence when the name at its end is taken away. These, very short
+sentences and some of the others are there once more as people type them,
+without capitals or full stop on either side, so that an answer is written like
+its question. Writes train, val and test as tables, which the corpus "everyday"
+reads.
 """
 
 import argparse
 import random
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 from experiments import records
@@ -23,6 +29,8 @@ from transformer_annotated.workshop.parallel import hold_out
 TEST = 2_000
 PARLIAMENT, WORDS = 40_000, 20
 HASTE = 0.15
+LEAST, MOST, DICE = 3, 2_000, 0.3  # how often words occur, and together
+WAYS = ((True, True), (True, False), (False, True))
 Pair = tuple[str, str]
 
 
@@ -32,14 +40,18 @@ def typed(text: str, lower: bool, bare: bool) -> str:
     return text.lower() if lower else text
 
 
+def typed_alike(pair: Pair, lower: bool, bare: bool) -> Pair:
+    """Both sides of a pair, in the same haste."""
+    source, target = pair
+    return typed(source, lower, bare), typed(target, lower, bare)
+
+
 def in_haste(pairs: Iterable[Pair], rate: float, seed: int) -> Iterator[Pair]:
     """Some of the pairs once more, as they may be typed."""
     draw = random.Random(seed)
-    ways = ((True, True), (True, False), (False, True))
     for pair in pairs:
         if draw.random() < rate:
-            lower, bare = draw.choice(ways)
-            yield tuple(typed(side, lower, bare) for side in pair)
+            yield typed_alike(pair, *draw.choice(WAYS))
 
 
 def short(pairs: Iterable[Pair], words: int) -> Iterator[Pair]:
@@ -49,19 +61,66 @@ def short(pairs: Iterable[Pair], words: int) -> Iterator[Pair]:
             yield pair
 
 
+def nameless(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """What remains of "Good morning, Tom." if both sides end with the name."""
+    ending = re.compile(r"(.+), (\w+)([.!?])")
+    for pair in pairs:
+        both = [ending.fullmatch(side) for side in pair]
+        if all(both) and both[0][2] == both[1][2]:
+            yield tuple(found[1] + found[3] for found in both)
+
+
+def word_pairs(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """Words of which each is the other's most faithful companion.
+
+    How faithful two words are is measured by Dice's coefficient: twice the
+    number of pairs that have both, divided by the sum of those with either.
+    """
+    words = [[set(re.findall(r"[^\W\d_]+", side)) for side in p] for p in pairs]
+    counts = [Counter(w for p in words for w in p[side]) for side in (0, 1)]
+
+    def frequent(side: int, found: set[str]) -> list[str]:
+        return [w for w in found if LEAST <= counts[side][w] <= MOST]
+
+    together = Counter(
+        both
+        for p in words
+        for both in product(*(frequent(i, p[i]) for i in (0, 1)))
+    )
+    best = [{}, {}]
+    for both, count in sorted(together.items()):
+        dice = 2 * count / sum(counts[i][both[i]] for i in (0, 1))
+        for i in (0, 1):
+            best[i][both[i]] = max(best[i].get(both[i], (DICE,)), (dice, both))
+    for _, *both in best[0].values():
+        if both and best[1][both[0][1]][1:] == tuple(both):
+            yield both[0]
+
+
 def mixture(seed: int = 0) -> dict[str, list[Pair]]:
-    """The parts: everyday, parliament, in haste; and what is set aside."""
+    """The parts: what to train on, and what is set aside.
+
+    Of what is set aside nothing is added, however it is typed.
+    """
     tatoeba = load_corpus("tatoeba", source="en", target="de")
     train, test = hold_out(tatoeba.splits["train"], TEST, seed)
     train = list(train)
     europarl = load_corpus("europarl", source="en", target="de")
     spoken = short(europarl.splits["train"], WORDS)
-    added = [pair for pair, _ in zip(spoken, range(PARLIAMENT), strict=False)]
-    return {
-        "train": [*train, *added, *in_haste(train, HASTE, seed)],
-        "val": list(tatoeba.splits["valid"]),
-        "test": list(test),
+    spoken = [pair for pair, _ in zip(spoken, range(PARLIAMENT), strict=False)]
+    few = [*nameless(train), *word_pairs([*train, *spoken]), *short(train, 2)]
+    added = [
+        *spoken,
+        *in_haste(train, HASTE, seed),
+        *few,
+        *(typed_alike(pair, *way) for way in WAYS for pair in few),
+    ]
+    parts = {"val": list(tatoeba.splits["valid"]), "test": list(test)}
+    kept = {
+        typed(s, True, True) for part in parts.values() for p in part for s in p
     }
+    new = (p for p in added if not any(typed(s, True, True) in kept for s in p))
+    return {"train": [*train, *new]} | parts
 
 
 def main() -> None:

@@ -31,6 +31,32 @@ def test_both_sides_are_typed_alike():
     assert found == list(everyday.in_haste(pairs, 0.15, seed=0))
 
 
+def test_greetings_without_a_name():
+    """Only where both sides end with the same name."""
+    pairs = [
+        ("Good morning, Tom.", "Guten Morgen, Tom!"),
+        ("Hi, Tom.", "Hallo, Maria."),
+        ("Yes, I do.", "Ja, das tue ich."),
+        ("Tom, stop.", "Halt, Tom."),
+    ]
+    assert list(everyday.nameless(pairs)) == [
+        ("Good morning.", "Guten Morgen!")
+    ]
+
+
+def test_words_that_belong_together():
+    """The most faithful companions, on both sides; no rare and no loose one."""
+    pairs = [("the dog", "der Hund"), ("his dog", "sein Hund")] * 3
+    pairs += [("the cat", "die Katze"), ("his cat", "seine Katze")] * 4
+    pairs += [("the bird", "der Vogel")] * 2
+    found = set(everyday.word_pairs(pairs))
+    assert {("dog", "Hund"), ("cat", "Katze")} <= found
+    assert len(dict(found)) == len(found)
+    assert not {word for pair in found for word in pair} & {"bird", "Vogel"}
+    loose = [("a", f"{word}") for word in "abcdefgh" for _ in range(3)]
+    assert not list(everyday.word_pairs(loose))
+
+
 def test_what_is_set_aside_is_in_no_other_part(monkeypatch):
     """Neither as it is, nor typed in haste; nothing long is added."""
     said = [(f"It is {n}.", f"Es ist {n}.") for n in range(30_000)]
