@@ -1,14 +1,16 @@
-"""Score a run of the recipe multi30k-en-de on test_2016_flickr.
+"""Score runs of the recipe multi30k-en-de on test_2016_flickr.
 
-    python -m experiments.multi30k RUN | --check
+    python -m experiments.multi30k RUN [RUN ...] | --check
 
-Averages the last 1, 5 and 10 checkpoints, translates with the beam of 5 and the
-length penalty of the published figure (mean log-probability) and with the
-paper's beam of 4 and penalty 0.6, and scores the tokens as they are, as papers
-on Multi30k do, and the detokenised text with sacreBLEU against the raw
-reference. A last search has the penalty that is best on the validation part.
-Writes results/multi30k-en-de.json, the journal of the run, and all outputs,
-from which --check computes the scores again, if the corpus is there.
+The runs differ in their seeds; what is stored of other seeds stays. Averages
+the last 1, 5 and 10 checkpoints, translates with the beam of 5 and the length
+penalty of the published figure (mean log-probability) and with the paper's beam
+of 4 and penalty 0.6, and scores the tokens as they are, as papers on Multi30k
+do, and the detokenised text with sacreBLEU against the raw reference. A last
+search has the penalty that is best on the validation part. Some outputs are
+compared with each other by a paired test. Writes results/multi30k-en-de.json,
+the journals of the runs, and all outputs, from which --check computes the
+scores again, if the corpus is there.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from pathlib import Path
 from sacremoses import MosesDetokenizer
 
 from experiments import records
-from transformer_annotated.evaluation import bleu, evaluate
+from transformer_annotated.evaluation import bleu, compare, evaluate
 from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
     list_checkpoints,
@@ -28,13 +30,23 @@ from transformer_annotated.workshop.corpora import Corpus, load_corpus
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.translator import Translator
 
-PUBLISHED = 41.02
+NAME, PUBLISHED = "multi30k-en-de", 41.02
 SEARCHES = {
     "as published": {"beam": 5, "alpha": 1.0, "offset": 0},
     "as in the paper": {"beam": 4, "alpha": 0.6},
     "greedy": {"beam": 1},
 }
 ALPHAS = (0.6, 1.0, 1.4, 2.0)  # as published but for these
+PAIRS = (  # what is compared: checkpoints averaged, search
+    ("ten checkpoints or one", (10, "as published"), (1, "as published")),
+    ("ten checkpoints or five", (10, "as published"), (5, "as published")),
+    ("a beam or none", (10, "as published"), (10, "greedy")),
+    (
+        "published search or paper's",
+        (10, "as published"),
+        (10, "as in the paper"),
+    ),
+)
 
 
 def scores(outputs: list[str], corpora: dict) -> dict:
@@ -68,7 +80,8 @@ def load_corpora() -> dict[str, Corpus]:
 
 def output_name(row: dict) -> str:
     """Under which the outputs of a row are stored."""
-    return f"average-{row['averaged']}-{row['search'].replace(' ', '-')}"
+    search = row["search"].replace(" ", "-")
+    return f"seed-{row['seed']}-average-{row['averaged']}-{search}"
 
 
 def choose(translator: Translator, corpus: Corpus) -> dict[float, float]:
@@ -82,85 +95,136 @@ def choose(translator: Translator, corpus: Corpus) -> dict[float, float]:
     return scores
 
 
-def main() -> None:
-    """Score every average with every search."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("run", type=Path)
-    options = parser.parse_args()
-    found = list_checkpoints(options.run / "checkpoints")
-    corpora, rows, outputs = load_corpora(), [], {}
+def measure(run: Path, corpora: dict) -> tuple[dict, list[dict], dict]:
+    """Facts of a training, its scores, and what it translated."""
+    found = list_checkpoints(run / "checkpoints")
+    seed = Translator.load(run).tables["training"]["seed"]
+    rows, outputs = [], {}
 
     def translate(translator: Translator, name: str, search: dict) -> None:
         test = corpora["tok"].splits["test"]
         done = evaluate(translator, test, tokenize="none", **search)
-        row = {"averaged": last, "search": name, "settings": search}
-        row |= scores(done.outputs, corpora) | {"words": done.length_ratio}
-        rows.append(row)
+        row = {"seed": seed, "averaged": last, "search": name}
+        row |= {"settings": search} | scores(done.outputs, corpora)
+        rows.append(row | {"words": done.length_ratio})
         outputs[output_name(row)] = done.outputs
-        print(row, flush=True)
+        print(rows[-1], flush=True)
 
     for last in (1, 5, 10):
-        average_checkpoints(found[-last:], options.run / "model.safetensors")
-        translator = Translator.load(options.run)
+        average_checkpoints(found[-last:], run / "model.safetensors")
+        translator = Translator.load(run)
         for name, search in SEARCHES.items():
             translate(translator, name, search)
     chosen = choose(translator, corpora["tok"])
     best = SEARCHES["as published"] | {"alpha": max(chosen, key=chosen.get)}
     translate(translator, "alpha chosen", best)
-    metrics = read_metrics(options.run)
-    valid = [row for row in metrics if "valid_nll" in row]
-    records.write_record(
-        "multi30k-en-de",
-        rows,
-        ("torch", "sacrebleu", "sacremoses"),
-        seed=translator.tables["training"]["seed"],
-        published=PUBLISHED,
-        updates=metrics[-1]["step"],
-        epochs=metrics[-1]["epoch"],
-        hours=round(metrics[-1]["seconds"] / 3600, 2),
-        valid_bleu_by_alpha=chosen,
-        last_valid_perplexity=round(valid[-1]["valid_perplexity"], 3),
-        best_valid_perplexity=round(
-            min(row["valid_perplexity"] for row in valid), 3
-        ),
-        curve=curve_of(metrics),
-        runs={"training": options.run},
-        outputs=outputs,
-    )
+    facts = training_facts(read_metrics(run))
+    return {"seed": seed, "valid_bleu_by_alpha": chosen} | facts, rows, outputs
 
 
-def curve_of(metrics: list[dict]) -> list[list]:
-    """Update and likelihood of every validation."""
-    return [
+def training_facts(metrics: list[dict]) -> dict:
+    """How far a training went, and how its likelihood fell."""
+    curve = [
         [row["step"], round(row["valid_nll"], 4)]
         for row in metrics
         if "valid_nll" in row
     ]
+    return {
+        "updates": metrics[-1]["step"],
+        "epochs": metrics[-1]["epoch"],
+        "hours": round(metrics[-1]["seconds"] / 3600, 2),
+        "last_valid_perplexity": round(math.exp(curve[-1][1]), 3),
+        "best_valid_perplexity": round(
+            math.exp(min(nll for _, nll in curve)), 3
+        ),
+        "curve": curve,
+    }
+
+
+def compared(seed: int, outputs: dict, corpora: dict) -> Iterator[dict]:
+    """What averaging, the beam and the penalty gain, by a paired test."""
+    references = [target for _, target in corpora["tok"].splits["test"]]
+    for what, first, second in PAIRS:
+        names = [
+            output_name({"seed": seed, "averaged": n, "search": search})
+            for n, search in (first, second)
+        ]
+        test = compare(
+            *(outputs[n] for n in names), references, tokenize="none"
+        )
+        yield {
+            "seed": seed,
+            "what": what,
+            "difference": round(test.first.value - test.second.value, 2),
+            "p": round(test.p_value, 4),
+        }
+
+
+def main() -> None:
+    """Score every average of these runs with every search."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    options = parser.parse_args()
+    corpora, known = load_corpora(), records.load_record(NAME)
+    found = {key: known.get(key, []) for key in ("seeds", "rows", "tests")}
+    journals = {n: records.journal(known, n) for n in known.get("logs", {})}
+    outputs = {n: records.output(known, n) for n in known.get("outputs", {})}
+    for run in options.runs:
+        facts, rows, translated = measure(run, corpora)
+        seed = facts["seed"]
+        journals[f"seed-{seed}"] = read_metrics(run)
+        outputs |= translated
+        new = {
+            "seeds": [facts],
+            "rows": rows,
+            "tests": list(compared(seed, outputs, corpora)),
+        }
+        for key, part in new.items():
+            others = [row for row in found[key] if row["seed"] != seed]
+            found[key] = sorted([*others, *part], key=lambda row: row["seed"])
+    records.write_record(
+        NAME,
+        found.pop("rows"),
+        ("torch", "sacrebleu", "sacremoses"),
+        seed=[facts["seed"] for facts in found["seeds"]],
+        published=PUBLISHED,
+        runs=journals,
+        outputs=outputs,
+        **found,
+    )
 
 
 def check() -> Iterator[records.Checked]:
-    """Perplexities from the curve, scores from the outputs."""
-    found = records.load_record("multi30k-en-de")
+    """Perplexities from the journals, scores from the outputs."""
+    found = records.load_record(NAME)
     yield from records.check_stored(found)
-    if "logs" in found:
-        metrics = records.journal(found, "training")
-        yield "curve", found["curve"], curve_of(metrics)
-    curve = [math.exp(nll) for _, nll in found["curve"]]
-    for name, value in (("last", curve[-1]), ("best", min(curve))):
-        stored = found[f"{name}_valid_perplexity"]
-        within = 0.001 + 1e-4 * stored  # the curve is rounded
-        yield f"{name} perplexity", stored, value, within
-    chosen = found["valid_bleu_by_alpha"]
-    alpha = float(max(chosen, key=chosen.get))
-    yield "penalty", found["rows"][-1]["settings"]["alpha"], alpha
-    if "outputs" in found and records.data_folder():
-        corpora = load_corpora()
-        for row in found["rows"]:
+    corpora = load_corpora() if records.data_folder() else None
+    for facts in found["seeds"]:
+        seed, name = facts["seed"], f"seed-{facts['seed']}"
+        chosen = facts["valid_bleu_by_alpha"]
+        rows = [row for row in found["rows"] if row["seed"] == seed]
+        alpha = float(max(chosen, key=chosen.get))
+        yield f"{name}, penalty", rows[-1]["settings"]["alpha"], alpha
+        if name not in found.get("logs", {}):
+            yield (f"{name}: neither journal nor outputs are stored",)
+            continue
+        new = training_facts(records.journal(found, name))
+        yield name, {key: facts[key] for key in new}, new
+        if not corpora:
+            yield (f"{name}, BLEU: the corpus is not here",)
+            continue
+        outputs = {}
+        for row in rows:
             name = output_name(row)
-            new = scores(records.output(found, name), corpora)
+            outputs[name] = records.output(found, name)
+            new = scores(outputs[name], corpora)
             yield name, {key: row[key] for key in new}, new
-    else:
-        yield ("BLEU: no outputs stored, or no corpus here",)
+        stored = [test for test in found["tests"] if test["seed"] == seed]
+        yield (
+            f"seed {seed}, tests",
+            stored,
+            list(compared(seed, outputs, corpora)),
+        )
 
 
 if __name__ == "__main__":
