@@ -217,7 +217,7 @@ def test_the_page_is_whole():
     names = re.findall(r"\* - \*\*(.*?)\*\*<br>", page)
     assert names == sorted(RESULTS)
     assert "training-base" in page.partition("## Speed of training")[2]
-    curves = [name for name, found in RESULTS.items() if found.get("curve")]
+    curves = [name for name, found in RESULTS.items() if found.get("seeds")]
     assert page.count("<figure") == len(curves) >= 1
     text = (ROOT / "book/records.md").read_text("utf-8")
     assert text.count(record_table.PLACEHOLDER) == 1

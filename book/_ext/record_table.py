@@ -39,11 +39,12 @@ def seeds(found: dict) -> str:
 
 def training_hours(found: dict) -> float | None:
     """The hours of all trainings behind a result, if they are known."""
-    logs = [log.get("hours") for log in found.get("logs", {}).values()]
-    if logs and None not in logs:
-        return sum(logs)
+    logs = found.get("seeds") or found.get("logs", {}).values()
+    hours = [log.get("hours") for log in logs]
+    if hours and None not in hours:
+        return sum(hours)
     facts = found["rows"] if isinstance(found["rows"], dict) else {}
-    return found.get("hours", facts.get("hours"))
+    return facts.get("hours")
 
 
 def time_cell(found: dict) -> str:
@@ -113,10 +114,11 @@ def speed_rows(results: dict[str, dict]) -> list[tuple[str, ...]]:
 
 
 def curve(name: str, found: dict) -> str:
-    """The figure of a training whose curve is stored."""
+    """The figure of a training whose curves are stored, one for each seed."""
     rows = [
-        {"update": step, "NLL (nats)": nll, "of": "validation"}
-        for step, nll in found["curve"]
+        {"update": step, "NLL (nats)": nll, "of": f"seed {run['seed']}"}
+        for run in found["seeds"]
+        for step, nll in run["curve"]
     ]
     late = [row for row in rows if row["update"] >= rows[-1]["update"] / 6]
     chart = line_chart(late, "update", "NLL (nats)", "of")
@@ -142,7 +144,7 @@ def page_text(results: dict[str, dict]) -> str:
     drawn = [
         f"```{{raw}} html\n{curve(name, found)}\n```\n"
         for name, found in results.items()
-        if found.get("curve")
+        if found.get("seeds")
     ]
     parts = ["## All results", table, "## Speed of training", speed]
     return "\n\n".join([*parts, *(["## Curves", *drawn] if drawn else [])])
