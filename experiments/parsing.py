@@ -9,14 +9,15 @@ by the paper's search. Runs that are there are not repeated; with ``--only``,
 those that are named are written down as they are. Writes results/parsing.json,
 and beside it the journals, and for each tree the brackets that were found, from
 which ``--check`` computes the scores again. For those of GUM it needs the
-corpus. Fewer trees have as many updates; where GUM is cut, every n-th tree is
-taken, because its files are in the order of its kinds of text.
+corpus. Fewer trees have half as many updates; where GUM is cut, every n-th tree
+is taken, because its files are in the order of its kinds of text.
 """
 
 import argparse
 import itertools
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from nltk.tree import Tree
 from benchmarks import report
 from experiments import records
 from transformer_annotated.parsing import (
+    CLOSE,
+    OPEN,
     BracketScore,
     bracket_score,
     linearise,
@@ -52,6 +55,14 @@ LENGTHS = ((1, 10), (11, 20), (21, 30), (31, 200))
 LABELS = ("NP", "VP", "PP", "S", "SBAR", "ADVP", "ADJP", "PRN")
 GREEDY = {"beam": 1, "alpha": 0.3}
 PAPER = {"beam": 21, "alpha": 0.3}
+MISTAKES = (
+    "words missing",
+    "words too many",
+    "closed too early",
+    "not opened",
+    "not closed",
+    "empty",
+)
 
 
 def runs() -> Iterator[tuple[str, str, int, int]]:
@@ -81,6 +92,8 @@ def changes_of(corpus: str, size: int, seed: int, out: Path) -> list[str]:
     changes = [f"training.seed={seed}"]
     if size == WHOLE[corpus]:
         return changes
+    steps = read_recipe(f"{corpus}-parsing").training.steps
+    changes.append(f"training.steps={steps // 2}")
     cut = (
         f"corpus.folder={thinned(size, out)}"
         if corpus == "gum"
@@ -106,6 +119,35 @@ def train(name: str, corpus: str, size: int, seed: int, out: Path) -> dict:
     return {"processor_seconds": round(time.process_time() - start)}
 
 
+def mistakes(written: str, words: int) -> set[str]:
+    """What keeps brackets from being a tree over so many words.
+
+    Closed too early is a bracket in which another one is still open.
+    """
+    labels, starts, leaves, found = [], [], 0, set()
+    for symbol in written.split():
+        label = symbol.strip(OPEN + CLOSE)
+        if symbol.startswith(OPEN):
+            labels.append(label)
+            starts.append(leaves)
+        elif not symbol.endswith(CLOSE):
+            leaves += 1
+        elif label not in labels:
+            found.add("not opened")
+        else:
+            if labels[-1] != label:
+                found.add("closed too early")
+            while labels.pop() != label:
+                starts.pop()
+            if starts.pop() == leaves:
+                found.add("empty")
+    if labels:
+        found.add("not closed")
+    if leaves != words:
+        found.add("words missing" if leaves < words else "words too many")
+    return found
+
+
 def search(name: str, out: Path, count: int, **how: float) -> dict:
     """The brackets that a parser finds for what it validates on."""
     parser = Translator.load(out / name, device="cpu")
@@ -118,6 +160,11 @@ def search(name: str, out: Path, count: int, **how: float) -> dict:
         "parameters": count_parameters(parser.model.config),
         "brackets": [linearise(one.tree, "bare") for one in found],
         "ranks": [one.rank for one in found],
+        "mistakes": Counter(
+            kind
+            for one, tree in zip(found, gold, strict=True)
+            for kind in mistakes(one.brackets, len(tree.leaves()))
+        ),
     }
 
 
@@ -212,6 +259,17 @@ def searches(names: list[str], out: Path, gold: dict) -> Iterator[dict]:
         }
 
 
+def what_goes_wrong(names: list[str], out: Path) -> Iterator[dict]:
+    """In how many greedy answers each mistake is; some have several."""
+    for name in names:
+        found = read(out / f"{name}-greedy.json")
+        yield {
+            "parser": name,
+            "no tree": len(found["ranks"]) - found["ranks"].count(0),
+            **{kind: found["mistakes"].get(kind, 0) for kind in MISTAKES},
+        }
+
+
 def examples(name: str, out: Path, gold: list[Tree]) -> list[dict]:
     """A few trees of about equal length, without anyone's address."""
     found = rebuilt(read(out / f"{name}-greedy.json")["brackets"], gold)
@@ -268,7 +326,7 @@ def write(names: list[str], out: Path) -> None:
         for corpus, trees in gold.items()
     }
     rows = [measure(name, out, gold) for name in names]
-    whole = [name for name in names if is_whole(name)]
+    whole = sorted(name for name in names if is_whole(name))
     shown = [n for n in whole if n.endswith("-0")]
     records.write_record(
         "parsing",
@@ -285,6 +343,7 @@ def write(names: list[str], out: Path) -> None:
         summary=summary(rows, baseline),
         baseline=baseline,
         search=list(searches(whole, out, gold)),
+        mistakes=list(what_goes_wrong(whole, out)),
         examples=[
             row
             for name in shown

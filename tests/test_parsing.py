@@ -14,6 +14,7 @@ from nltk.tree import Tree
 from PYEVALB import parser as evalb_parser
 from PYEVALB import scorer as evalb
 
+from experiments import parsing as experiment
 from experiments import records
 from tests.site import ROOT
 from transformer_annotated.decoding import max_lengths
@@ -29,6 +30,7 @@ from transformer_annotated.parsing import (
     clean_tree,
     escape,
     is_tree,
+    leaf_tag,
     linearise,
     parse,
     parser_input,
@@ -153,12 +155,36 @@ def test_what_a_parser_reads():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(SYMBOLS, max_size=25), st.lists(WORDS, min_size=1, max_size=6))
-def test_whatever_is_written_becomes_a_tree(symbols, words):
+@given(
+    st.lists(SYMBOLS, max_size=25),
+    st.lists(WORDS, min_size=1, max_size=6),
+    st.sampled_from(list(LEAVES)),
+)
+def test_whatever_is_written_becomes_a_tree(symbols, words, leaves):
     """Over all words, in order; and a tree is left as it is."""
-    tree = repair(" ".join(symbols), words)
+    tree = repair(" ".join(symbols), words, leaves)
     assert tree.leaves() == words
     assert is_tree(linearise(tree), words)
+    assert read_tree(tree.pformat(10**9)) == tree
+
+
+@pytest.mark.parametrize("tag", ["DT", "PRP$", ",", ".", ":", "``", "-LRB-"])
+def test_tags_that_are_written_are_kept(tag):
+    """Where leaves name them; of words and of XX nobody knows."""
+    gold = Tree("ROOT", [Tree("NP", [Tree(tag, ["a"]), Tree("NN", ["b"])])])
+    for leaves in ("tags", "numbered"):
+        assert repair(linearise(gold, leaves), ["a", "b"], leaves) == gold
+    for leaves in ("words", "bare"):
+        found = repair(linearise(gold, leaves), ["a", "b"], leaves)
+        assert [tag for _, tag in found.pos()] == ["X", "X"]
+
+
+@pytest.mark.parametrize(
+    "symbol", ["7", "-NONE-", "3-NONE-", "(", "3)", "nn", "N⟨N", "4NN5", "XX⟩Y"]
+)
+def test_what_is_no_tag_is_none(symbol):
+    """A trace least of all: its word would be lost."""
+    assert leaf_tag(symbol, "numbered") == "X"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +205,36 @@ def test_repairs(written, mended):
     tree = repair(written, ["a", "b"])
     assert tree.pformat(10**9) == mended
     assert is_tree(written, ["a", "b"]) == (linearise(tree) == written)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from(["⟨S", "⟨NP", "S⟩", "NP⟩", "XX"]), max_size=12),
+    st.integers(1, 3),
+)
+def test_what_is_no_tree_has_a_mistake(symbols, words):
+    """And a tree has none."""
+    written = " ".join(symbols)
+    found = experiment.mistakes(written, words)
+    assert found <= set(experiment.MISTAKES)
+    assert (not found) == is_tree(written, ["a"] * words)
+
+
+@pytest.mark.parametrize(
+    ("written", "kinds"),
+    [
+        ("⟨S XX ⟨NP XX NP⟩ S⟩", set()),
+        ("⟨S XX XX", {"not closed"}),
+        ("⟨S XX ⟨NP XX S⟩", {"closed too early"}),
+        ("⟨S XX XX S⟩ S⟩", {"not opened"}),
+        ("⟨S XX ⟨NP NP⟩ XX S⟩", {"empty"}),
+        ("⟨S XX S⟩", {"words missing"}),
+        ("⟨S XX XX XX", {"words too many", "not closed"}),
+    ],
+)
+def test_kinds_of_mistakes(written, kinds):
+    """Over two words; one answer may have several."""
+    assert experiment.mistakes(written, 2) == kinds
 
 
 def test_a_thousand_brackets_are_no_traceback():
@@ -538,6 +594,13 @@ def test_outputs_are_longer_than_inputs():
 def test_the_measured_parsers():
     """Both recipes are ahead of the baseline; the wide beam finds trees."""
     found = load_result("parsing")
+    sizes = {"grammar": (20_000, 1000, 250), "gum": (3707, 1000, 250)}
+    assert {(r["corpus"], r["trees"], r["seed"]) for r in found["rows"]} == {
+        (corpus, size, seed)
+        for corpus, some in sizes.items()
+        for size in some
+        for seed in (0, 1, 2)
+    }
     for corpus, margin in (("grammar", 50), ("gum", 3)):
         base = found["baseline"][corpus]["f1"]
         most = max(r["trees"] for r in found["rows"] if r["corpus"] == corpus)
@@ -545,8 +608,13 @@ def test_the_measured_parsers():
                 if (row["corpus"], row["trees"]) == (corpus, most)]  # fmt: skip
         assert rows and all(row["f1"] > base + margin for row in rows)
     wide = [row for row in found["search"] if row["search"] == "beam 21"]
-    first = [r for r in wide if r["parser"] == "grammar-20000-0"]
-    assert first[0]["F1"] > 95
+    assert len(wide) == 6
+    for row in wide:
+        if row["parser"].startswith("grammar"):
+            assert row["F1"] > 95
+    for row in found["rows"]:
+        if row["corpus"] == "grammar":
+            assert row["processor_seconds"] < 180
     for row in wide:
         assert row["none is a tree"] <= row["best is no tree"]
         assert row["processor seconds"] < 300
@@ -581,6 +649,11 @@ def test_a_parser_from_a_terminal(monkeypatch, capsys, tmp_path):
     assert code == 0
     code, out, _ = call("parse", "--model", run, "--beam", "2", "A dog sleeps.")
     assert code == 0 and read_tree(out).leaves() == "A dog sleeps .".split()
+    code, out, _ = call("parse", "--model", "grammar-parser", "The king sees "
+                        "the old queen.")  # fmt: skip
+    assert code == 0 and clean_tree(read_tree(out)).pos() == [
+        ("The", "DT"), ("king", "NN"), ("sees", "VB"), ("the", "DT"),
+        ("old", "JJ"), ("queen", "NN"), (".", ".")]  # fmt: skip
     code, out, _ = call("parse", "--model", run, "--beam", "1",
                         stdin=b"I see.\n\n(he) sees\n")  # fmt: skip
     lines = out.split("\n")

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DEEPEST', 'ROOT', 'OPEN', 'CLOSE', 'LEAVES', 'PUNCTUATION', 'Span', 'read_tree', 'is_leaf', 'clean_tree', 'linearise',
-           'parser_input', 'read_trees', 'repair', 'is_tree', 'escape', 'penn_tokens', 'Parse', 'parse', 'punctuation',
-           'spans', 'BracketScore', 'bracket_score', 'right_branching']
+           'parser_input', 'read_trees', 'leaf_tag', 'repair', 'is_tree', 'escape', 'penn_tokens', 'Parse', 'parse',
+           'punctuation', 'spans', 'BracketScore', 'bracket_score', 'right_branching']
 
 # %% ../notebooks/19_parsing.ipynb #d385115a
 import re
@@ -124,7 +124,14 @@ def read_trees(path: Path) -> Iterator[Tree]:
                           "is not closed")
 
 # %% ../notebooks/19_parsing.ipynb #2dc7371d
-def repair(brackets: str, words: Sequence[str]) -> Tree:
+def leaf_tag(symbol: str, leaves: str) -> str:
+    """The tag that a leaf of this form names; X if it names none."""
+    found = leaves in ("tags", "numbered") and re.fullmatch(
+        r"\d*([A-Z]+\$?|-[LR]RB-|[.,:`']+)", symbol)
+    return found[1] if found else "X"
+
+# %% ../notebooks/19_parsing.ipynb #6c5440ac
+def repair(brackets: str, words: Sequence[str], leaves: str = "bare") -> Tree:
     """A tree over words, made from brackets that may not describe one.
 
     Leaves beyond the last word are left out, and words beyond the last leaf
@@ -141,7 +148,8 @@ def repair(brackets: str, words: Sequence[str]) -> Tree:
                 path.append(path[-1][-1])
         elif not symbol.endswith(CLOSE):
             if left:
-                path[-1].append(Tree("X", [left.popleft()]))
+                tag = leaf_tag(symbol, leaves)
+                path[-1].append(Tree(tag, [left.popleft()]))
         elif label in [node.label() for node in path[1:]]:
             while path.pop().label() != label:
                 pass
@@ -201,7 +209,7 @@ def parse(
         rank = next((i for i, text in enumerate(texts)
                      if is_tree(text, words)), None)
         text = texts[rank or 0] if texts else ""
-        tree = repair(text, words) if words else Tree(ROOT, [])
+        tree = repair(text, words, leaves) if words else Tree(ROOT, [])
         parses.append(Parse(tree, texts[0] if texts else "", rank))
     return parses
 

@@ -44,11 +44,24 @@ def test_left_and_right_of_the_words():
 
 
 def test_f1_against_trees():
-    """Every seed is a point."""
-    rows = [{"trees": n, "F1": n / 100, "seed": s} for n in (250, 1000)
-            for s in (0, 1)]  # fmt: skip
-    spec = drawn(f1_against_trees(rows, 12.0))
-    assert spec["layer"][1]["encoding"]["x"]["scale"]["type"] == "log"
+    """Every seed is a point, and a corpus has its own baseline."""
+    rows = [
+        {"corpus": c, "trees": n, "F1": n / 100, "seed": s}
+        for c in ("grammar", "gum")
+        for n in (250, 1000)
+        for s in (0, 1)
+    ]
+    spec = drawn(f1_against_trees(rows, {"grammar": 26.0, "gum": 12.0}))
+    level, line, points = spec["layer"]
+    assert line["encoding"]["x"]["scale"]["type"] == "log"
+    assert points["mark"]["type"] == "point"
+    assert level["data"]["values"] == [
+        {"corpus": "grammar", "F1": 26.0},
+        {"corpus": "gum", "F1": 12.0},
+    ]
+    for layer in (level, line, points):
+        assert "corpus" in str(layer["transform"])
+    assert "corpus" in [param["name"] for param in spec["params"]]
 
 
 def test_f1_by_group():

@@ -80,16 +80,22 @@ def tree_pair(pairs: dict[str, tuple[Tree, Tree]]) -> alt.LayerChart:
 
 # %% ../../notebooks/19_parsing.ipynb #92f1c660
 def f1_against_trees(
-    rows: Sequence[dict], baseline: float
+    rows: Sequence[dict], baseline: dict[str, float]
 ) -> alt.LayerChart:
-    """Draw ``F1`` against ``trees``, a point for each ``seed``."""
-    base = common.chart_of(rows).encode(
+    """Draw ``F1`` against ``trees``, a point for each ``seed``.
+
+    A menu chooses the ``corpus``; the baseline of each is a level.
+    """
+    at = common.menu("corpus", list(baseline))
+    base = common.chart_of(rows, at=at).encode(
         alt.X("trees:Q", title="training trees").scale(
-            type="log", padding=20).axis(
+            type="log", nice=False, padding=20).axis(
                 values=sorted(set(common.unique(rows, "trees"))), format=",d"),
-        alt.Y("F1:Q", title="F1"))
-    level = common.chart_of([{"F1": baseline}]).mark_rule(
-        color=GREY, strokeDash=[4, 4]).encode(alt.Y("F1:Q"))
+        alt.Y("F1:Q", title="F1").scale(domain=[0, 100]))
+    levels = [{"corpus": name, "F1": f1} for name, f1 in baseline.items()]
+    level = common.chart_of(levels).transform_filter(
+        alt.datum.corpus == at).mark_rule(
+            color=GREY, strokeDash=[4, 4]).encode(alt.Y("F1:Q"))
     return alt.layer(
         level, base.mark_line(color=BLUE).encode(y="mean(F1):Q"),
         base.mark_point(filled=True, size=60, color=BLUE, opacity=1).encode(
