@@ -311,7 +311,7 @@ def summary(rows: list[dict], baseline: dict) -> list[dict]:
                 "updates": ", ".join(f"{n:,}" for n in updates),
                 "seeds": len(some),
                 "F1": f"{sum(some) / len(some):.1f}",
-                "from … to": f"{min(some):.1f} … {max(some):.1f}",
+                "range": f"{min(some):.1f}–{max(some):.1f}",
                 "right-branching": f"{baseline[corpus]['f1']:.1f}",
             }
         )
