@@ -22,7 +22,6 @@ import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -97,17 +96,10 @@ def shrunk(row: dict) -> dict[str, int]:
     }
 
 
-def config_of(settings: dict) -> TransformerConfig:
-    """The model with these settings, of which some are of the training."""
-    names = {field.name for field in fields(TransformerConfig)}
-    sizes = {key: value for key, value in settings.items() if key in names}
-    return TransformerConfig(WORDS, **sizes)
-
-
 def cost(sizes: dict[str, int]) -> float:
     """Operations of an update."""
-    tokens = COMMON["batch_tokens"]
-    return training_step_flops(config_of(sizes), tokens, length=10)
+    config = TransformerConfig(WORDS, **sizes)
+    return training_step_flops(config, COMMON["batch_tokens"], length=10)
 
 
 def jobs() -> Iterator[tuple[str, dict, dict, int]]:
