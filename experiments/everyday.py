@@ -9,15 +9,16 @@ there are few: so it adds pairs of words that mostly come together, and what
 remains of a sentence when the name at its end is taken away. These, very short
 sentences and some of the others are there once more as people type them,
 without capitals or full stop on either side, so that an answer is written like
-its question. Writes train, val and test as tables, which the corpus "everyday"
-reads.
+its question; and what is as short as a word or two, several times, or the long
+sentences would drown it. Writes train, val and test as tables, which the corpus
+"everyday" reads.
 """
 
 import argparse
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from transformer_annotated.workshop.parallel import hold_out
 
 TEST = 2_000
 PARLIAMENT, WORDS = 40_000, 20
-HASTE = 0.15
+HASTE, TIMES = 0.15, 3
 LEAST, MOST, DICE = 3, 2_000, 0.3  # how often words occur, and together
 WAYS = ((True, True), (True, False), (False, True))
 Pair = tuple[str, str]
@@ -70,13 +71,15 @@ def nameless(pairs: Iterable[Pair]) -> Iterator[Pair]:
             yield tuple(found[1] + found[3] for found in both)
 
 
-def word_pairs(pairs: Iterable[Pair]) -> Iterator[Pair]:
+def word_pairs(pairs: Sequence[Pair]) -> Iterator[Pair]:
     """Words of which each is the other's most faithful companion.
 
     How faithful two words are is measured by Dice's coefficient: twice the
     number of pairs that have both, divided by the sum of those with either.
+    Words that are said alone are left out: their translations are there.
     """
     words = [[set(re.findall(r"[^\W\d_]+", side)) for side in p] for p in pairs]
+    alone = {typed(side, True, True) for pair in pairs for side in pair}
     counts = [Counter(w for p in words for w in p[side]) for side in (0, 1)]
 
     def frequent(side: int, found: set[str]) -> list[str]:
@@ -93,7 +96,8 @@ def word_pairs(pairs: Iterable[Pair]) -> Iterator[Pair]:
         for i in (0, 1):
             best[i][both[i]] = max(best[i].get(both[i], (DICE,)), (dice, both))
     for _, *both in best[0].values():
-        if both and best[1][both[0][1]][1:] == tuple(both):
+        faithful = both and best[1][both[0][1]][1:] == tuple(both)
+        if faithful and not alone & {word.lower() for word in both[0]}:
             yield both[0]
 
 
@@ -112,8 +116,7 @@ def mixture(seed: int = 0) -> dict[str, list[Pair]]:
     added = [
         *spoken,
         *in_haste(train, HASTE, seed),
-        *few,
-        *(typed_alike(pair, *way) for way in WAYS for pair in few),
+        *TIMES * [*few, *(typed_alike(p, *way) for way in WAYS for p in few)],
     ]
     parts = {"val": list(tatoeba.splits["valid"]), "test": list(test)}
     kept = {

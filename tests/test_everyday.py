@@ -1,5 +1,7 @@
 """The text of the shipped models: what is added, and what is set aside."""
 
+from collections import Counter
+
 import pytest
 
 from experiments import everyday
@@ -53,6 +55,8 @@ def test_words_that_belong_together():
     assert {("dog", "Hund"), ("cat", "Katze")} <= found
     assert len(dict(found)) == len(found)
     assert not {word for pair in found for word in pair} & {"bird", "Vogel"}
+    said = [*pairs, ("Dog!", "Hund!")]
+    assert "dog" not in dict(everyday.word_pairs(said))
     loose = [("a", f"{word}") for word in "abcdefgh" for _ in range(3)]
     assert not list(everyday.word_pairs(loose))
 
@@ -80,3 +84,22 @@ def test_what_is_set_aside_is_in_no_other_part(monkeypatch):
     assert long not in parts["train"]
     assert ("Madam 98.", "Frau 98.") in parts["train"]
     assert parts["val"] == [("Yes.", "Ja.")]
+
+
+def test_what_is_short_is_repeated(monkeypatch):
+    """A word or two, in all ways of typing it; a sentence is not."""
+    said = [(f"It is now {n}.", f"Es ist nun {n}.") for n in range(9_000)]
+    said += [("Good night.", "Gute Nacht.")]
+    parts = {"tatoeba": said, "europarl": []}
+
+    def load_corpus(name, source, target):
+        splits = {"train": parts[name], "valid": [("Yes.", "Ja.")]}
+        return Corpus(name, source, target, splits)
+
+    monkeypatch.setattr(everyday, "load_corpus", load_corpus)
+    found = Counter(everyday.mixture()["train"])
+    for text in ("good night", "good night.", "Good night"):
+        german = text.replace("ood", "ute").replace("night", "nacht")
+        german = german.replace("Gute n", "Gute N")
+        assert found[text, german] == everyday.TIMES
+    assert max(found[pair] for pair in said[:-1]) == 1
