@@ -153,16 +153,16 @@ def layer_costs(kind: str, n: int, d: int, k: int = 3) -> LayerCosts:
     check_at_least(2, k=k)
     if kind == "restricted self-attention":
         _check_window(k)
-    near, nearer = (max(1, math.ceil((n - 1) / further))
-                    for further in (k - 1, k // 2))
-    far = next(depth for depth in range(1, n + 1) if k**depth >= n)
+    stacked, windowed = (max(1, math.ceil((n - 1) / reach))
+                         for reach in (k - 1, k // 2))
+    dilated = next(depth for depth in range(1, n + 1) if k**depth >= n)
     costs = {
         "self-attention": (2 * n**2 * d, 2, 1),
         "recurrent": (2 * n * d**2, n, n),
-        "convolutional": (k * n * d**2, 1, near),
-        "dilated convolutional": (k * n * d**2, 1, far),
-        "separable convolutional": (k * n * d + n * d**2, 2, near),
-        "restricted self-attention": (2 * k * n * d, 2, nearer),
+        "convolutional": (k * n * d**2, 1, stacked),
+        "dilated convolutional": (k * n * d**2, 1, dilated),
+        "separable convolutional": (k * n * d + n * d**2, 2, stacked),
+        "restricted self-attention": (2 * k * n * d, 2, windowed),
     }
     if kind not in costs:
         raise ValueError(unknown_name("layer", kind, KINDS))

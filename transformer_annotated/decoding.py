@@ -152,7 +152,7 @@ class BeamSearch:
         self.tokens = src.new_full((len(src), 1), BOS)             # (R, 1 + t)
 
     def expand(self) -> tuple[Tensor, Tensor]:
-        """The best next tokens of each row, and their scores: ``(R, k)``."""
+        """The k best next tokens of each row, their scores: ``(R, k)``."""
         logits = self.decoder.next_logits(self.tokens[:, -1])      # (R, V)
         end = logits[:, EOS].clone()                               # (R,)
         best, ids = blockwise_topk(logits, self.beam)              # (R, k)

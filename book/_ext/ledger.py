@@ -2,8 +2,7 @@
 
 ``ledger.toml`` becomes the tables of a page. A row with tests is *done*, and
 its symbol and tests become links that the build checks (a name that does not
-exist breaks it). A row without tests is *planned*, and its symbol is the name
-that it will have.
+exist breaks it). A row without tests, such as the authors' plans, says so.
 
 In a chapter, ``{paper-says} label`` shows the rows whose ``where`` is that
 label: what the paper states in the section that begins here. What is not the
@@ -72,7 +71,7 @@ def section_text(section: dict) -> str:
     """One section of the paper: its heading, and a row per statement."""
     rows = [HEAD]
     for row in section["row"]:
-        done = "{bdg-success}`done`" if row.get("tests") else "planned"
+        done = "{bdg-success}`done`" if row.get("tests") else "no test"
         ours = row.get("deviation", "as the paper")
         if "symbol" in row:
             ours = f"{symbol_cell(row)}<br>{ours}"

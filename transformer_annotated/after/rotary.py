@@ -119,7 +119,7 @@ class RotaryPosition(nn.Module):
 
 # %% ../../notebooks/after/rotary.ipynb #33483684
 def dynamic_factor(length: int, trained: int, factor: float = 1.0) -> float:
-    """The factor for texts of a length, as Llama's code chooses it."""
+    """The factor for texts of a length, as ``transformers`` chooses it."""
     return max(1.0, factor * length / trained - (factor - 1))
 
 # %% ../../notebooks/after/rotary.ipynb #908968ce
