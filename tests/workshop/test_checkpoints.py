@@ -349,6 +349,17 @@ def test_whole_numbers_without_scales_are_refused(tmp_path, scale):
         load_weights(tiny(), path)
 
 
+def test_a_single_whole_number_is_refused():
+    """It has no rows, and no scale for them."""
+    with pytest.raises(ValueError, match="x: whole numbers without a scale"):
+        dequantize(
+            {
+                "x": torch.tensor(1, dtype=torch.int8),
+                "x.scale": torch.ones(1, 1),
+            }
+        )
+
+
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_state_is_refused(tmp_path, how):
     """With the file's name and in one line."""

@@ -120,6 +120,7 @@ def test_a_value_is_shown_in_a_line():
     """Whatever its size; Python itself refuses to write some numbers."""
     assert shown("a") == "'a'"
     assert shown(16**9999) == "about 2**39997"
+    assert shown([16**9999]) == "a list too long to show"
     assert len(shown([1] * 1000)) == 80
 
 

@@ -719,6 +719,8 @@ def test_evaluate_refuses(tmp_path, finished, test_set):
     assert f"--out: {tmp_path / 'none'}: no such folder" in line
     line = refuses(*command, "--out", tmp_path)
     assert f"--out: {tmp_path}: a folder, expected a file" in line
+    line = refuses(*command, "--out", "/proc/said")  # nobody can write there
+    assert "--out: /proc/said: cannot be written" in line
     source.write_bytes(b"a\n" + 10_000_001 * b"b")
     line = refuses(*command)
     assert f"{source}, line 2: more than 10,000,000 bytes" in line

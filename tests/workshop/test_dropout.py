@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from transformer_annotated.workshop.dropout import Dropout
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.3, 0.999])
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.3, 0.999, 1 - 5e-6])
 def test_dropout_drops_a_fraction_and_keeps_the_mean(rate):
     """A fraction is zero, the rest scaled; the gradient has the same mask."""
     x = torch.ones(400, 501, requires_grad=True)  # not a multiple of four

@@ -5,6 +5,7 @@ import fcntl
 import io
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,20 @@ def test_the_longest_line():
         assert next(lines) == "a"
         with pytest.raises(CorpusError, match="line 2: more than 9 bytes"):
             next(lines)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r\r\n"])
+def test_a_long_line_is_never_two(mark, end):
+    """Allowed or refused as a whole, with whatever mark and end."""
+    for length in range(7, 16):
+        text = mark + length * b"a" + end + b"b\n"
+        if length > 9:
+            with pytest.raises(CorpusError, match="line 1: more than 9"):
+                list(read_lines(io.BytesIO(text), longest=9))
+        else:
+            found = list(read_lines(io.BytesIO(text), longest=9))
+            assert found == [length * "a", "b"]
 
 
 def test_writing_goes_to_what_is_meant(tmp_path):
@@ -101,6 +116,36 @@ def test_leftovers_of_the_dead_are_removed_by_who_succeeds(tmp_path, name):
     else:
         write_atomically(path, "whole")
     assert set(os.listdir(tmp_path)) == {name, *others}
+
+
+def test_a_folder_that_cannot_be_replaced_is_as_before(tmp_path, monkeypatch):
+    """If the second of two renames fails, the first is undone."""
+    folder, rename = tmp_path / "folder", Path.rename
+    folder.mkdir()
+    (folder / "file").write_text("before")
+
+    def fails(path, target):
+        if path.suffix == ".part":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="error"), replace_folder(folder) as draft:
+        (draft / "file").write_text("after")
+    assert os.listdir(tmp_path) == ["folder"]
+    assert (folder / "file").read_text() == "before"
+
+
+def test_what_the_dead_moved_away_is_put_back(tmp_path):
+    """Killed between two renames: who writes next finds the old folder."""
+    folder, dead = tmp_path / "folder", 2**22 + 1  # no process has this number
+    old = tmp_path / f".folder.{dead}.old"
+    old.mkdir()
+    (old / "file").write_text("before")
+    with pytest.raises(RuntimeError), replace_folder(folder):
+        raise RuntimeError
+    assert os.listdir(tmp_path) == ["folder"]
+    assert (folder / "file").read_text() == "before"
 
 
 def hold(folder, report):

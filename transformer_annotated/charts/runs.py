@@ -76,5 +76,5 @@ def speed_curve(rows: Sequence[dict]) -> alt.Chart:
 
 
 def median_speed(rows: Sequence[dict]) -> float | None:
-    """Target tokens a second, half of the time more and half less."""
+    """Target tokens a second, the median over lines of the journal."""
     return median([row["speed"] for row in speeds(rows)] or [0]) or None

@@ -131,7 +131,8 @@ def dequantize(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in packed.items():
         if tensor.dtype == torch.int8:
             scale = weights.pop(f"{name}.scale", None)
-            if scale is None or scale.shape != (len(tensor), 1):
+            if tensor.dim() != 2 or scale is None or scale.shape != (
+                    len(tensor), 1):
                 raise ValueError(f"{name}: whole numbers without a scale for "
                                  "each row")
             weights[name] = tensor * scale

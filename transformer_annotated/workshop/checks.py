@@ -53,8 +53,9 @@ def shown(value: object, most: int = 80) -> str:
     """A value as Python writes it, but not if that fills the screen."""
     try:
         text = repr(value)
-    except ValueError:                      # Python's limit, 4,300 digits
-        text = f"about 2**{value.bit_length()}"
+    except ValueError:              # an int beyond Python's 4,300 digits
+        text = (f"about 2**{value.bit_length()}" if isinstance(value, int)
+                else f"a {type(value).__name__} too long to show")
     return text if len(text) <= most else f"{text[:most - 4]} ..."
 
 # %% ../../notebooks/workshop/checks.ipynb #46ffccf9

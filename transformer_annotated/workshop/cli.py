@@ -12,6 +12,7 @@ __all__ = ['app', 'Changes', 'Out', 'NoReport', 'ModelName', 'Beam', 'Alpha', 'L
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -182,13 +183,13 @@ def closing_message(
 
     if not progress.finished(recipe.training):
         return (f"Stopped at update {progress.step:,}. Go on with: "
-                f"transformer-annotated train --out {out} --resume")
+                f"transformer-annotated train --out {shlex.quote(str(out))} --resume")
     there = regular_checkpoints(list_checkpoints(out / "checkpoints"),
                                 recipe.training.checkpoint_every)
     last = min(recipe.training.keep, len(there))
     return (f"Done after {progress.step:,} updates. Average the last "
             "checkpoints with: transformer-annotated average "
-            f"{out} --last {last}")
+            f"{shlex.quote(str(out))} --last {last}")
 
 # %% ../../notebooks/workshop/cli.ipynb #ed92f534
 @app.command("prepare", cls=_help_lists("Recipes", recipe_names))
@@ -209,7 +210,7 @@ def prepare_command(
           f"{ready.train.skipped:,} skipped (empty, or longer than "
           f"{recipe.tokenizer.max_length} tokens); vocabulary "
           f"{ready.tokenizer.vocab_size:,}. Train with: transformer-annotated "
-          f"train {_recipe_for(name)} --data {out} --out DIR",
+          f"train {_recipe_for(name)} --data {shlex.quote(str(out))} --out DIR",
           *(f"--set {shlex.quote(change)}" for change in changes or []))
 
 
@@ -388,8 +389,6 @@ def evaluate_command(
         translator, tqdm(pairs, unit=" lines", disable=None),
         tokenize=tokenize, beam=beam, alpha=alpha,
         n_bootstrap=0 if paper or len(pairs) < 30 else 1000)
-    if out:
-        write_atomically(out, "".join(f"{line}\n" for line in found.outputs))
     scores = [found.bleu, found.chrf]
     if paper:
         score = paper_bleu(found.outputs, found.references, translator.target)
@@ -398,6 +397,8 @@ def evaluate_command(
     else:
         print_scores(found)
     say_truncated(translator)
+    if out:
+        write_atomically(out, "".join(f"{line}\n" for line in found.outputs))
     if not no_report:
         leave_report(find_model(model), scores, source=str(source),
                      reference=str(reference), pairs=len(pairs),
@@ -410,6 +411,13 @@ def check_writable(out: Path | None) -> None:
         raise ValueError(f"--out: {out.parent}: no such folder")
     if out and out.is_dir():
         raise ValueError(f"--out: {out}: a folder, expected a file")
+    if out and (out.is_file() or not out.exists()):     # no pipe, no device
+        try:
+            with tempfile.TemporaryFile(dir=out.parent):
+                pass
+        except OSError as problem:
+            raise ValueError(f"--out: {out}: cannot be written "
+                             f"({problem.strerror})") from None
 
 
 def read_test_set(

@@ -22,5 +22,6 @@ class Dropout(nn.Dropout):
             return F.dropout(x, self.p, self.training)
         drawn = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
         drawn = drawn.random_(-2**63, None).view(torch.int16)[:x.numel()]
-        keep = drawn.view(x.shape) >= round((self.p - 0.5) * 2**16)
+        least = min(round((self.p - 0.5) * 2**16), 2**15 - 1)
+        keep = drawn.view(x.shape) >= least
         return x * keep.to(x.dtype).div_(1 - self.p)      # as x

@@ -58,15 +58,17 @@ def read_lines(
     name = source if from_file else "standard input"
     try:
         with _open(source) if from_file else nullcontext(source) as file:
-            lines = iter(lambda: file.readline(longest + 2), b"")
+            room = longest + 6              # a BOM, CR, LF, and one too many
+            lines = iter(lambda: file.readline(room), b"")
             for number, line in enumerate(lines, 1):
+                cut = len(line) == room and not line.endswith(b"\n")
                 line = line.rstrip(b"\r\n")
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")       # BOM
                 if b"\0" in line:
                     raise CorpusError(f"{name}, line {number}: a zero byte; "
                                       "expected text in UTF-8")
-                if len(line) > longest:
+                if cut or len(line) > longest:
                     raise CorpusError(f"{name}, line {number}: more than "
                                       f"{longest:,} bytes, expected a sentence")
                 yield line.decode()
@@ -160,11 +162,18 @@ def _draft_for(path: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove drafts for a path of processes that are no more."""
+    """Remove drafts for a path of processes that are no more.
+
+    What one of them had moved out of the way, and not replaced, goes back.
+    """
     name = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.(part|old)")
     for found in path.parent.iterdir():
         whose = name.fullmatch(found.name)
-        if whose and not _is_alive(int(whose[1])):
+        if not whose or _is_alive(int(whose[1])):
+            continue
+        if whose[2] == "old" and not path.exists():
+            found.rename(path)
+        else:
             shutil.rmtree(found, ignore_errors=True)
 
 
@@ -187,16 +196,19 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     """
     with _draft_for(folder) as draft:
         old = draft.with_suffix(".old")
+        yield draft
+        for path in (*draft.iterdir(), draft):
+            sync_to_disk(path)
         try:
-            yield draft
-            for path in (*draft.iterdir(), draft):
-                sync_to_disk(path)
             if folder.exists():
                 folder.rename(old)
             draft.rename(folder)              # from here on, it is there
-            sync_to_disk(folder.parent)
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
+        except BaseException:
+            if old.exists() and not folder.exists():
+                old.rename(folder)            # as before
+            raise
+        sync_to_disk(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
 
 # %% ../../notebooks/workshop/files.ipynb #6250ddc7
 @contextmanager

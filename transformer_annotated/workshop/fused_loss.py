@@ -89,7 +89,8 @@ def _one_pass(
 def _product_dtype(hidden: Tensor) -> torch.dtype:
     """The precision of matrix products: that of autocast, or the input's.
 
-    Most probabilities are too small for float16, so there it is float32.
+    Most probabilities are too small for float16 to hold with all its digits,
+    so there it is float32.
     """
     kind, dtype = hidden.device.type, hidden.dtype
     if torch.is_autocast_enabled(kind):

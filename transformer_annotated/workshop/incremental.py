@@ -271,7 +271,7 @@ def cache_bytes(
     """Size of the keys and values that decoding one sentence pair uses.
 
     Takes the lengths ``S`` and ``T``, and the bytes of a number. Room that is
-    set aside in advance may double the target's part.
+    set aside in advance, for 32 tokens at least, comes on top.
     """
     width = config.heads * sum(config.head_sizes)
     return config.layers * width * (source + target) * bytes_each

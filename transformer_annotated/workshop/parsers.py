@@ -43,9 +43,6 @@ def evaluate_trees(
     gold = list(TreeFiles([existing_file(file)])) if file else valid_trees(
         parser)
     found = parse(parser, [" ".join(tree.leaves()) for tree in gold], **search)
-    if out:
-        write_atomically(out, "".join(
-            f"{one.tree.pformat(10**9)}\n" for one in found))
     total = sum((bracket_score(tree, one.tree) for tree, one
                  in zip(gold, found, strict=True)), BracketScore())
     ranks = [one.rank for one in found]
@@ -53,4 +50,7 @@ def evaluate_trees(
           f"{total.recall:.2f})\n  labelled brackets after Collins, "
           f"{len(gold):,} trees\n  the best hypothesis was no tree: "
           f"{len(ranks) - ranks.count(0):,}, none was: {ranks.count(None):,}")
+    if out:
+        write_atomically(out, "".join(
+            f"{one.tree.pformat(10**9)}\n" for one in found))
     return total, len(gold)

@@ -14,22 +14,25 @@ from contextlib import contextmanager
 from types import FrameType
 
 # %% ../../notebooks/workshop/checkpoints.ipynb #c417090d
-class StopRequest(threading.Event):
-    """Set when somebody has asked to stop; ``number`` is the signal's."""
+class StopRequest:
+    """Whether somebody has asked to stop; ``number`` is the signal's, or 0."""
 
     number = 0
+
+    def is_set(self) -> bool:
+        """Whether a signal has come."""
+        return self.number != 0
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Inside this, SIGINT and SIGTERM set an event and let work go on."""
+    """Inside this, SIGINT and SIGTERM are noted, and work goes on."""
     asked = StopRequest()
 
     def note(number: int, frame: FrameType | None) -> None:
         if asked.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.number = asked.number or number
-        asked.set()
 
     with _handling(note, signal.SIGINT, signal.SIGTERM):
         yield asked
