@@ -18,7 +18,9 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from sacremoses import MosesDetokenizer
+from scipy import stats
 
 from experiments import records
 from transformer_annotated.evaluation import bleu, compare, evaluate
@@ -27,6 +29,7 @@ from transformer_annotated.workshop.checkpoints import (
     list_checkpoints,
 )
 from transformer_annotated.workshop.corpora import Corpus, load_corpus
+from transformer_annotated.workshop.encoded import EncodedPairs
 from transformer_annotated.workshop.journal import read_metrics
 from transformer_annotated.workshop.translator import Translator
 
@@ -118,8 +121,16 @@ def measure(run: Path, corpora: dict) -> tuple[dict, list[dict], dict]:
     chosen = choose(translator, corpora["tok"])
     best = SEARCHES["as published"] | {"alpha": max(chosen, key=chosen.get)}
     translate(translator, "alpha chosen", best)
-    facts = training_facts(read_metrics(run))
-    return {"seed": seed, "valid_bleu_by_alpha": chosen} | facts, rows, outputs
+    facts = {"seed": seed, "valid_bleu_by_alpha": chosen}
+    facts["token_entropy"] = token_entropy(EncodedPairs(run / "data" / "train"))
+    return facts | training_facts(read_metrics(run)), rows, outputs
+
+
+def token_entropy(pairs: EncodedPairs) -> float:
+    """NLL of a model that knows how frequent target tokens are, and no more."""
+    ids = np.concatenate([pairs.target(i) for i in range(len(pairs))])
+    counts = np.append(np.bincount(ids), len(pairs))  # and the ends
+    return round(float(stats.entropy(counts)), 3)
 
 
 def training_facts(metrics: list[dict]) -> dict:
