@@ -183,7 +183,8 @@ def closing_message(
 
     if not progress.finished(recipe.training):
         return (f"Stopped at update {progress.step:,}. Go on with: "
-                f"transformer-annotated train --out {shlex.quote(str(out))} --resume")
+                "transformer-annotated train --out "
+                f"{shlex.quote(str(out))} --resume")
     there = regular_checkpoints(list_checkpoints(out / "checkpoints"),
                                 recipe.training.checkpoint_every)
     last = min(recipe.training.keep, len(there))
@@ -210,7 +211,8 @@ def prepare_command(
           f"{ready.train.skipped:,} skipped (empty, or longer than "
           f"{recipe.tokenizer.max_length} tokens); vocabulary "
           f"{ready.tokenizer.vocab_size:,}. Train with: transformer-annotated "
-          f"train {_recipe_for(name)} --data {shlex.quote(str(out))} --out DIR",
+          f"train {_recipe_for(name)} --data {shlex.quote(str(out))} "
+          "--out DIR",
           *(f"--set {shlex.quote(change)}" for change in changes or []))
 
 
