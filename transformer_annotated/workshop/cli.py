@@ -176,21 +176,19 @@ def closing_message(
     progress: "TrainState", recipe: "Recipe", out: Path
 ) -> str:
     """What to say at the end."""
-    from transformer_annotated.workshop.checkpoints import (
-        list_checkpoints,
-        regular_checkpoints,
-    )
+    from transformer_annotated.workshop import checkpoints
 
+    folder = shlex.quote(str(out))
     if not progress.finished(recipe.training):
         return (f"Stopped at update {progress.step:,}. Go on with: "
-                "transformer-annotated train --out "
-                f"{shlex.quote(str(out))} --resume")
-    there = regular_checkpoints(list_checkpoints(out / "checkpoints"),
-                                recipe.training.checkpoint_every)
+                f"transformer-annotated train --out {folder} --resume")
+    there = checkpoints.regular_checkpoints(
+        checkpoints.list_checkpoints(out / "checkpoints"),
+        recipe.training.checkpoint_every)
     last = min(recipe.training.keep, len(there))
     return (f"Done after {progress.step:,} updates. Average the last "
             "checkpoints with: transformer-annotated average "
-            f"{shlex.quote(str(out))} --last {last}")
+            f"{folder} --last {last}")
 
 # %% ../../notebooks/workshop/cli.ipynb #ed92f534
 @app.command("prepare", cls=_help_lists("Recipes", recipe_names))
@@ -409,17 +407,13 @@ def evaluate_command(
 # %% ../../notebooks/workshop/cli.ipynb #34597427
 def check_writable(out: Path | None) -> None:
     """Refuse what cannot be the name of a new file."""
-    if out and not out.parent.is_dir():
-        raise ValueError(f"--out: {out.parent}: no such folder")
     if out and out.is_dir():
         raise ValueError(f"--out: {out}: a folder, expected a file")
     if out and (out.is_file() or not out.exists()):     # no pipe, no device
         try:
-            with tempfile.TemporaryFile(dir=out.parent):
-                pass
+            tempfile.TemporaryFile(dir=out.parent).close()
         except OSError as problem:
-            raise ValueError(f"--out: {out}: cannot be written "
-                             f"({problem.strerror})") from None
+            raise ValueError(f"--out: {out}: {problem.strerror}") from None
 
 
 def read_test_set(
