@@ -5,14 +5,14 @@
 English to German, by the grammar of this book with clauses two deep, of which
 the models see so few sentences that none learns all of it, each about as often
 as in the paper. The paper's widths are divided by 4, its layers and heads by 2;
-dropout and smoothing stay. Each
-row has three seeds, the base model six, because all others are compared with
-it, and the big model one. A row whose updates cost less than those of the base
-goes on until it has cost as much, so that rows can be compared at equal updates
-and at equal time; the last seed of the base goes on for as many updates as the
-big model. Measured on sentences never seen: likelihood, as the mean of the last
-three validations, since a single one goes up and down; and BLEU by the paper's
-search, without averaging, as in the paper.
+dropout and smoothing stay. Each row has three seeds, the base model six,
+because all others are compared with it, and the big model one. A row whose
+updates cost less than those of the base goes on until it has cost as much, so
+that rows can be compared at equal updates and at equal time; the last seed of
+the base goes on for as many updates as the big model. Measured on sentences
+never seen: likelihood, as the mean of the last three validations, since a
+single one goes up and down; and BLEU by the paper's search, without averaging,
+as in the paper.
 
 A run that is finished leaves its journal and its translations in
 results/table3, and is not repeated. When all are there, results/

@@ -185,10 +185,9 @@ def closing_message(
     there = checkpoints.regular_checkpoints(
         checkpoints.list_checkpoints(out / "checkpoints"),
         recipe.training.checkpoint_every)
-    last = min(recipe.training.keep, len(there))
     return (f"Done after {progress.step:,} updates. Average the last "
             "checkpoints with: transformer-annotated average "
-            f"{folder} --last {last}")
+            f"{folder} --last {min(recipe.training.keep, len(there))}")
 
 # %% ../../notebooks/workshop/cli.ipynb #ed92f534
 @app.command("prepare", cls=_help_lists("Recipes", recipe_names))
@@ -407,6 +406,8 @@ def evaluate_command(
 # %% ../../notebooks/workshop/cli.ipynb #34597427
 def check_writable(out: Path | None) -> None:
     """Refuse what cannot be the name of a new file."""
+    if out and not out.parent.is_dir():
+        raise ValueError(f"--out: {out.parent}: no such folder")
     if out and out.is_dir():
         raise ValueError(f"--out: {out}: a folder, expected a file")
     if out and (out.is_file() or not out.exists()):     # no pipe, no device
@@ -442,8 +443,7 @@ def print_scores(found: "Evaluation") -> None:
         doubt = "too few sentences for an interval"
         if score.low is not None:
             doubt = f"95 % between {score.low:.2f} and {score.high:.2f}"
-        print(f"{score.name} {score.value:.2f}  ({doubt})\n  "
-              f"{score.signature}")
+        print(f"{score.name} {score.value:.2f}  ({doubt})\n  {score.signature}")
 
 # %% ../../notebooks/workshop/cli.ipynb #d72bcab2
 @app.command("parse", cls=_help_lists("Models", model_names))
