@@ -45,7 +45,7 @@ def test_training_goes_on_where_the_model_was_shipped(shipped, tmp_path):
     assert rates[6] == pytest.approx(1.5 * rates[4])  # warm-up goes on
     seconds = [row["seconds"] for row in rows]
     assert seconds == sorted(seconds)
-    assert [row["epoch"] for row in rows if row["step"] == 5][0] > 0
+    assert next(row["epoch"] for row in rows if row["step"] == 5) > 0
 
 
 def test_another_text_has_other_tokens(shipped, tmp_path):
