@@ -60,6 +60,7 @@ bench: .venv/ready  ## Measure speed side by side with others (quarter of an hou
 	@$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.training --size tiny
 	$(BIN)/python -m benchmarks.training --size base --rounds 2
+	$(BIN)/python -m benchmarks.recipe
 	$(BIN)/python -m benchmarks.decoding --size tiny
 	$(BIN)/python -m benchmarks.decoding --size base
 	$(BIN)/python -m benchmarks.loss

@@ -30,7 +30,9 @@ SIZES = {"tiny": (4, 128, 256, 4), "base": (6, 512, 2048, 8)}
 VOCABULARY, TOKENS, DROPOUT, PAD, SEED = 10_000, 4096, 0.1, 0, 0
 
 
-def batches(count: int) -> list[tuple[Tensor, Tensor]]:
+def batches(
+    count: int, tokens: int = TOKENS, lengths: tuple[int, int] = (9, 24)
+) -> list[tuple[Tensor, Tensor]]:
     """Sources (B, S) and whole targets (B, T + 1), bucketed by length."""
     chance = torch.Generator().manual_seed(SEED)
 
@@ -39,11 +41,11 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
 
     made = []
     for _ in range(count):
-        longest = int(draw(9, 24, (1,)))
-        rows = TOKENS // (longest + 2)
+        longest = int(draw(*lengths, (1,)))
+        rows = tokens // (longest + 2)
         sides = [
-            [draw(4, VOCABULARY, (int(n),)).numpy() for n in lengths]
-            for lengths in draw(longest - 2, longest + 1, (2, rows))
+            [draw(4, VOCABULARY, (int(n),)).numpy() for n in side]
+            for side in draw(longest - 2, longest + 1, (2, rows))
         ]
         made.append((collate(sides[0]), collate(sides[1], start=True)))
     return made

@@ -2,17 +2,16 @@
 
     python -m experiments.significance [--check]
 
-Reads results/variations.json, trains nothing. Every row is compared with the
-same runs of the base model, in two ways. Dunnett's test takes the shared base
-and the number of rows into account, and assumes that all rows scatter alike.
+Reads results/table3.json, trains nothing. Every row is compared with the same
+runs of the base model, in two ways. Dunnett's test takes the shared base and
+the number of rows into account, and assumes that all rows scatter alike.
 Welch's test takes the spread of each row by itself, and Holm's correction the
 number of rows. Writes results/significance.json.
 """
 
-import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from scipy import stats
 
@@ -20,10 +19,7 @@ from experiments import records
 from transformer_annotated.workshop.files import load_result
 
 SEED = 0
-MEASURES: dict[str, Callable[[dict], float]] = {
-    "log-perplexity": lambda run: math.log(run["perplexity"]),
-    "BLEU": lambda run: run["bleu"],
-}
+MEASURES = ("nll", "nll_at_cost_of_base", "bleu")
 
 
 def holm(p_values: dict[str, float]) -> dict[str, float]:
@@ -60,11 +56,11 @@ def compared(
 def tested() -> Iterator[dict]:
     """All rows of several runs, in both measures."""
     runs = defaultdict(list)
-    for run in load_result("variations")["rows"]:
+    for run in load_result("table3")["rows"]:
         runs[run["group"], *run["paper"]["changed"].items()].append(run)
-    for measure, value in MEASURES.items():
+    for measure in MEASURES:
         values = {
-            key: [value(run) for run in group]
+            key: [run[measure] for run in group]
             for key, group in runs.items()
             if len(group) > 1
         }

@@ -7,12 +7,12 @@ the models see so few sentences that none learns all of it, each about as often
 as in the paper. The paper's widths are divided by 4, its layers and heads by 2;
 dropout and smoothing stay. Each row has three seeds, the base model six,
 because all others are compared with it, and the big model one. A row whose
-updates cost less than those of the base goes on until it has cost as much, so
-that rows can be compared at equal updates and at equal time; the last seed of
-the base goes on for as many updates as the big model. Measured on sentences
-never seen: likelihood, as the mean of the last three validations, since a
-single one goes up and down; and BLEU by the paper's search, without averaging,
-as in the paper.
+updates cost less than those of the base goes on until it has cost as much, or
+has had twice as many updates, so that rows can be compared at equal updates and
+at equal cost; the last seed of the base goes on for as many updates as the big
+model. Measured on sentences never seen: likelihood, as the mean of the last
+three validations, since a single one goes up and down; and BLEU by the paper's
+search, without averaging, as in the paper.
 
 A run that is finished leaves its journal and its translations in
 results/table3, and is not repeated. When all are there, results/
@@ -70,11 +70,7 @@ COMMON = {
 
 def rows() -> Iterator[tuple[dict, dict]]:
     """Each row of the paper's table, and what it becomes here."""
-    table = paper_tables()["table3"]
-    costs = [cost(shrunk(row)) for row in table]
-    for row, own in zip(table, costs, strict=True):
-        updates = updates_of(row)
-        longer = min(2, max(1, costs[0] / own))  # until it costs as much
+    for row in paper_tables()["table3"]:
         yield (
             row,
             shrunk(row)
@@ -82,7 +78,7 @@ def rows() -> Iterator[tuple[dict, dict]]:
                 "dropout": row["P_drop"],
                 "label_smoothing": row["eps_ls"],
                 "learned_positions": 200 if row["group"] == "E" else 0,
-                "steps": math.ceil(updates * longer / EVERY) * EVERY,
+                "steps": max(updates_of(row), updates_at_cost_of_base(row)),
             },
         )
 
@@ -104,6 +100,18 @@ def cost(sizes: dict[str, int]) -> float:
     """Operations of an update."""
     config = TransformerConfig(WORDS, **sizes)
     return training_step_flops(config, COMMON["batch_tokens"], length=10)
+
+
+def updates_of(row: dict) -> int:
+    """After how many updates a row of the paper is measured."""
+    return STEPS * row["train_steps"] // 100_000
+
+
+def updates_at_cost_of_base(row: dict) -> int:
+    """After how many it has cost as much as the base, or twice as many."""
+    base = paper_tables()["table3"][0]
+    times = min(2, cost(shrunk(base)) / cost(shrunk(row)))
+    return math.ceil(times * STEPS / EVERY) * EVERY
 
 
 def jobs() -> Iterator[tuple[str, dict, dict, int]]:
@@ -130,11 +138,6 @@ def recipe_of(settings: dict, seed: int, data: Path) -> Recipe:
         "grammar",
         [f"{key}={json.dumps(value)}" for key, value in changes.items()],
     )
-
-
-def updates_of(row: dict) -> int:
-    """After how many updates a row of the paper is measured."""
-    return STEPS * row["train_steps"] // 100_000
 
 
 def pairs(recipe: Recipe) -> list[tuple[str, str]]:
@@ -194,9 +197,8 @@ def measured(row: dict, settings: dict, seed: int, metrics: list[dict]) -> dict:
     ]
     train = [r["nll"] for r in metrics if "nll" in r and r["step"] <= updates]
     keys = ("changed", "ppl_dev", "bleu_dev", "params_million")
-    found = dict(curve)
-    last = [found[updates - i * EVERY] for i in range(LAST)]
-    nll = round(statistics.mean(last), 4)
+    nll = likelihood(curve, updates)
+    equal = updates_at_cost_of_base(row)
     return {
         "group": row["group"],
         "paper": {key: row[key] for key in keys},
@@ -204,11 +206,18 @@ def measured(row: dict, settings: dict, seed: int, metrics: list[dict]) -> dict:
         "seed": seed,
         "updates": updates,
         "nll": nll,
-        "perplexity": round(math.exp(nll), 3),
+        "updates_at_cost_of_base": equal,
+        "nll_at_cost_of_base": likelihood(curve, equal),
         "train_nll": round(train[-1], 4),
         **{key: metrics[-1][key] for key in MEASURED},
         "curve": curve,
     }
+
+
+def likelihood(curve: list[list], updates: int) -> float:
+    """The mean of the last validations up to an update."""
+    last = [nll for step, nll in curve if step <= updates][-LAST:]
+    return round(statistics.mean(last), 4)
 
 
 def result() -> tuple[list[dict], dict, dict]:

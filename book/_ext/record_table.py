@@ -103,8 +103,9 @@ def speed_rows(results: dict[str, dict]) -> list[tuple[str, ...]]:
     for name, found in results.items():
         for row in found["rows"] if name.startswith("training-") else ():
             if row["model"] == "this book":
-                threads = found.get("threads", MISSING)
-                rows.append((name, threads, row["tokens_per_second"]))
+                what = ", ".join([name, *filter(None, [row.get("precision")])])
+                threads = (found | row).get("threads", MISSING)
+                rows.append((what, threads, row["tokens_per_second"]))
         for run, log in found.get("logs", {}).items():
             if log.get("tokens_per_second"):
                 threads = found.get("torch_threads", MISSING)

@@ -17,29 +17,18 @@ from .common import BLUE, GREY, ORANGE
 def ablation(rows: Sequence[dict]) -> alt.LayerChart:
     """Draw how far each variation is from the base; a menu has the measures.
 
-    The axis is stretched around zero, so that small steps show beside large.
-
     Args:
         rows: Dicts with ``row``, ``measure``, ``of`` (who measured it), and
             ``change``; where there are several runs also ``low`` and ``high``.
     """
     measures, names, whose = (
         common.unique(rows, key) for key in ("measure", "row", "of"))
-    ticks = {}
-    for name in measures:
-        ends = [row[key] for row in rows if row["measure"] == name
-                for key in ("change", "low", "high") if key in row]
-        ticks[name] = [tick for tick in (
-            -50, -10, -1, -0.5, -0.1, 0, 0.1, 0.5, 1, 10, 50)
-            if min(ends) <= tick <= max(ends)]
     measure = common.menu("measure", measures, label="")
     data = common.chart_of(rows, at=measure).encode(
         alt.Y("row:N", title=None, sort=names).axis(labelLimit=160),
         alt.YOffset("of:N").scale(domain=whose),
         common.named_colours("of", whose, [GREY, ORANGE]))
-    x = alt.X("change:Q", title="change from base").scale(
-        type="symlog", constant=0.1, padding=12).axis(
-        values=alt.ExprRef(common.label_at(ticks, "measure")), format="~g")
+    x = alt.X("change:Q", title="change from base").scale(padding=12)
     return alt.layer(
         common.chart_of([{"zero": 0}]).mark_rule(
             color=BLUE, strokeDash=[4, 3]).encode(alt.X("zero:Q")),
