@@ -54,7 +54,7 @@ def compared(
 
 
 def tested() -> Iterator[dict]:
-    """All rows of several runs, in both measures."""
+    """All rows of several runs, in every measure."""
     runs = defaultdict(list)
     for run in load_result("table3")["rows"]:
         runs[run["group"], *run["paper"]["changed"].items()].append(run)

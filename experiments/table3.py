@@ -206,6 +206,7 @@ def measured(row: dict, settings: dict, seed: int, metrics: list[dict]) -> dict:
         "seed": seed,
         "updates": updates,
         "nll": nll,
+        "operations_per_update": round(cost(shrunk(row))),
         "updates_at_cost_of_base": equal,
         "nll_at_cost_of_base": likelihood(curve, equal),
         "train_nll": round(train[-1], 4),

@@ -177,7 +177,7 @@ def test_holm_by_hand():
 
 
 def test_every_row_of_several_runs_was_tested():
-    """In both measures, from the runs that are stored."""
+    """In every measure, from the runs that are stored."""
     several = {
         (row["group"], *row["paper"]["changed"].items())
         for row in TRAINED
@@ -224,7 +224,11 @@ def test_what_is_dear_is_worse_at_equal_cost():
 def test_the_two_tables_have_nearly_one_order():
     """Rank correlation of the changes from the base, eighteen rows."""
     theirs = [row["ppl_dev"] for row in PAPER["table3"][1:-1]]
-    ours = [row["difference"] for row in SIGNIFICANCE.values()][:18]
+    ours = [
+        row["difference"]
+        for (measure, *_), row in SIGNIFICANCE.items()
+        if measure == "nll"
+    ]
     assert stats.spearmanr(theirs, ours).statistic > 0.5
 
 
