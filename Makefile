@@ -63,6 +63,7 @@ bench: .venv/ready  ## Measure speed side by side with others (quarter of an hou
 	$(BIN)/python -m benchmarks.recipe
 	$(BIN)/python -m benchmarks.decoding --size tiny
 	$(BIN)/python -m benchmarks.decoding --size base
+	$(BIN)/python -m benchmarks.first
 	$(BIN)/python -m benchmarks.loss
 	$(BIN)/python -m benchmarks.corpus
 	$(BIN)/python -m benchmarks.padding

@@ -3,12 +3,13 @@
     python -m experiments.beam [--model NAME] [--pairs 2000] | --check
 
 Translates validation pairs of the model's corpus with beams from 1 to 16, each
-with penalties from none to too much. Writes results/beam.json and the outputs,
-from which --check computes the scores again, if the corpus is there.
+with penalties from none to too much. Paired tests say what the paper's choice
+gains over others. Writes results/beam.json and the outputs, from which --check
+computes scores and tests again, if the corpus is there.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
 
 from experiments import records
@@ -19,12 +20,30 @@ from transformer_annotated.workshop.translator import Translator
 
 BEAMS = (1, 2, 4, 8, 16)
 ALPHAS = (0.0, 0.6, 1.0, 2.0)
+PAPER = (4, 0.6)
+OTHERS = ((1, 0.6), (2, 0.6), (4, 0.0), (4, 1.0), (16, 0.6))
 
 
 def validation(model: str) -> Iterator[tuple[str, str]]:
     """The validation pairs of a model's corpus."""
     recipe = read_recipe(find_model(model) / "config.toml")
     return iter(recipe.corpus.load().splits["valid"])
+
+
+def name(beam: int, alpha: float) -> str:
+    """Under which the outputs of a search are stored."""
+    return f"beam-{beam}-alpha-{alpha}"
+
+
+def compared(
+    outputs: Mapping[str, Sequence[str]], references: Sequence[str]
+) -> Iterator[dict]:
+    """The paper's choice against some of the others, by paired tests."""
+    for other in OTHERS:
+        test = records.paired_test(
+            outputs[name(*PAPER)], outputs[name(*other)], references
+        )
+        yield {"beam": other[0], "alpha": other[1]} | test
 
 
 def main() -> None:
@@ -45,7 +64,7 @@ def main() -> None:
             "length": round(found.length_ratio, 4),
         }
         rows.append(row)
-        outputs[f"beam-{beam}-alpha-{alpha}"] = found.outputs
+        outputs[name(beam, alpha)] = found.outputs
         print(row, flush=True)
     records.write_record(
         "beam",
@@ -54,6 +73,7 @@ def main() -> None:
         seed=None,
         model=options.model,
         pairs=len(pairs),
+        tests=list(compared(outputs, found.references)),
         outputs=outputs,
     )
 
@@ -69,10 +89,12 @@ def check() -> Iterator[records.Checked]:
         return
     pairs = islice(validation(found["model"]), found["pairs"])
     references = [target for _, target in pairs]
+    outputs = {key: records.output(found, key) for key in found["outputs"]}
     for row in found["rows"]:
-        name = f"beam-{row['beam']}-alpha-{row['alpha']}"
-        score = bleu(records.output(found, name), references)
-        yield f"{name}, BLEU", row["bleu"], round(score.value, 2)
+        key = name(row["beam"], row["alpha"])
+        score = round(bleu(outputs[key], references).value, 2)
+        yield f"{key}, BLEU", row["bleu"], score
+    yield "tests", found["tests"], list(compared(outputs, references))
 
 
 if __name__ == "__main__":

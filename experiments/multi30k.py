@@ -23,7 +23,7 @@ from sacremoses import MosesDetokenizer
 from scipy import stats
 
 from experiments import records
-from transformer_annotated.evaluation import bleu, compare, evaluate
+from transformer_annotated.evaluation import bleu, evaluate
 from transformer_annotated.workshop.checkpoints import (
     average_checkpoints,
     list_checkpoints,
@@ -160,15 +160,9 @@ def compared(seed: int, outputs: dict, corpora: dict) -> Iterator[dict]:
             output_name({"seed": seed, "averaged": n, "search": search})
             for n, search in (first, second)
         ]
-        test = compare(
+        yield {"seed": seed, "what": what} | records.paired_test(
             *(outputs[n] for n in names), references, tokenize="none"
         )
-        yield {
-            "seed": seed,
-            "what": what,
-            "difference": round(test.first.value - test.second.value, 2),
-            "p": round(test.p_value, 4),
-        }
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks import report
 from transformer_annotated.charts.runs import median_speed
+from transformer_annotated.evaluation import compare
 from transformer_annotated.workshop.files import write_atomically
 from transformer_annotated.workshop.journal import read_metrics
 
@@ -127,6 +128,18 @@ def journal(found: dict, run: str) -> list[dict]:
 def output(found: dict, name: str) -> list[str]:
     """The stored lines of one of a result's outputs."""
     return unpack(report.RESULTS / found["outputs"][name]["file"])
+
+
+def paired_test(
+    first: Sequence[str],
+    second: Sequence[str],
+    references: Sequence[str],
+    tokenize: str = "13a",
+) -> dict[str, float]:
+    """What one set of translations has more BLEU than another, and p."""
+    test = compare(first, second, references, tokenize=tokenize)
+    difference = test.first.value - test.second.value
+    return {"difference": round(difference, 2), "p": round(test.p_value, 4)}
 
 
 def cached(file: Path, make: Callable, *given: object) -> object:

@@ -554,6 +554,16 @@ def test_translate_arguments_a_file_and_a_pipe(tmp_path, finished):
     assert from_words.split("\n")[1::2] == ["", ""]
 
 
+def test_translating_needs_little_memory():
+    """A process of its own, with a shipped model; most of it is PyTorch's."""
+    code = """if True:
+        from benchmarks.first import COMMANDS, measure
+        print(measure(COMMANDS["translate"])[1])"""
+    command = [sys.executable, "-c", code]
+    megabytes = float(subprocess.check_output(command, cwd=ROOT, text=True))
+    assert 50 < megabytes < 600
+
+
 def test_translate_settings(finished):
     """They reach the search."""
     wanted = Translator.load(finished).translate("a b", beam=2, alpha=0.0)
