@@ -3,15 +3,16 @@
     python -m experiments.everyday --out data/everyday
 
 Sets 2,000 pairs of Tatoeba's training part aside, as a test on which nothing is
-chosen. To the rest it adds sentences of the European Parliament, for words that
-are rare at breakfast. People also type single words and greetings, of which
-there are few: so it adds pairs of words that mostly come together, and what
-remains of a sentence when the name at its end is taken away. These, very short
-sentences and some of the others are there once more as people type them,
-without capitals or full stop on either side, so that an answer is written like
-its question; and what is as short as a word or two, several times, or the long
-sentences would drown it. Writes train, val and test as tables, which the corpus
-"everyday" reads.
+chosen. To the rest it adds sentences of the European Parliament, short ones for
+words that are rare at breakfast, and long ones because there are few of more
+than twenty words; and lines of several sentences, because people type those.
+They also type single words and greetings: so it adds some phrases of a phrase
+book, pairs of words that mostly come together, and what remains of a sentence
+when the name at its end is taken away. These, very short sentences and some of
+the others are there once more as people type them, without capitals or full
+stop on either side, so that an answer is written like its question; and what is
+as short as a word or two, several times, or the long sentences would drown it.
+Writes train, val and test as tables, which the corpus "everyday" reads.
 """
 
 import argparse
@@ -19,18 +20,21 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from itertools import chain, islice, product
 from pathlib import Path
 
 from experiments import records
 from transformer_annotated.workshop.corpora import load_corpus
 from transformer_annotated.workshop.files import write_atomically
-from transformer_annotated.workshop.parallel import hold_out
+from transformer_annotated.workshop.parallel import hold_out, read_pairs
 
 TEST = 2_000
-PARLIAMENT, WORDS = 40_000, 20
+PARLIAMENT = ((40_000, 1, 20), (15_000, 21, 40))  # how many, of which lengths
+LINES, SENTENCES = 8_000, 3  # of several sentences, and at most how many
 HASTE, TIMES = 0.15, 3
-LEAST, MOST, DICE = 3, 2_000, 0.3  # how often words occur, and together
+LEAST, DICE = 5, 0.3  # how often words occur, and together
+WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+PHRASES = Path(__file__).with_name("phrases.tsv")
 WAYS = ((True, True), (True, False), (False, True))
 Pair = tuple[str, str]
 
@@ -55,11 +59,23 @@ def in_haste(pairs: Iterable[Pair], rate: float, seed: int) -> Iterator[Pair]:
             yield typed_alike(pair, *draw.choice(WAYS))
 
 
-def short(pairs: Iterable[Pair], words: int) -> Iterator[Pair]:
-    """Pairs of which neither side is long."""
+def short(pairs: Iterable[Pair], most: int, least: int = 1) -> Iterator[Pair]:
+    """Pairs whose longer side has so many words."""
     for pair in pairs:
-        if max(len(side.split()) for side in pair) <= words:
+        if least <= max(len(side.split()) for side in pair) <= most:
             yield pair
+
+
+def lines(pairs: Iterable[Pair], most: int, seed: int) -> Iterator[Pair]:
+    """Two or more whole sentences in a line, drawn at random."""
+    draw = random.Random(seed)
+    whole = [p for p in pairs if all(side[-1:] in (*".!?",) for side in p)]
+    draw.shuffle(whole)
+    while whole:
+        some = [
+            whole.pop() for _ in range(min(draw.randint(2, most), len(whole)))
+        ]
+        yield tuple(" ".join(sides) for sides in zip(*some, strict=True))
 
 
 def nameless(pairs: Iterable[Pair]) -> Iterator[Pair]:
@@ -78,12 +94,12 @@ def word_pairs(pairs: Sequence[Pair]) -> Iterator[Pair]:
     number of pairs that have both, divided by the sum of those with either.
     Words that are said alone are left out: their translations are there.
     """
-    words = [[set(re.findall(r"[^\W\d_]+", side)) for side in p] for p in pairs]
+    words = [[set(WORD.findall(side)) for side in p] for p in pairs]
     alone = {typed(side, True, True) for pair in pairs for side in pair}
     counts = [Counter(w for p in words for w in p[side]) for side in (0, 1)]
 
     def frequent(side: int, found: set[str]) -> list[str]:
-        return [w for w in found if LEAST <= counts[side][w] <= MOST]
+        return [w for w in found if counts[side][w] >= LEAST]
 
     together = Counter(
         both
@@ -110,11 +126,15 @@ def mixture(seed: int = 0) -> dict[str, list[Pair]]:
     train, test = hold_out(tatoeba.splits["train"], TEST, seed)
     train = list(train)
     europarl = load_corpus("europarl", source="en", target="de")
-    spoken = short(europarl.splits["train"], WORDS)
-    spoken = [pair for pair, _ in zip(spoken, range(PARLIAMENT), strict=False)]
-    few = [*nameless(train), *word_pairs([*train, *spoken]), *short(train, 2)]
+    spoken = [
+        list(islice(short(europarl.splits["train"], most, least), count))
+        for count, least, most in PARLIAMENT
+    ]
+    phrases = [*read_pairs(PHRASES), *nameless(train), *short(train, 2)]
+    few = [*phrases, *word_pairs([*phrases, *train, *spoken[0]])]
     added = [
-        *spoken,
+        *chain(*spoken),
+        *islice(lines(train, SENTENCES, seed), LINES),
         *in_haste(train, HASTE, seed),
         *TIMES * [*few, *(typed_alike(p, *way) for way in WAYS for p in few)],
     ]
