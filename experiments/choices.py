@@ -5,7 +5,7 @@
 German to English. Each run has twelve minutes of one core, as the processor
 counts them, and all but the last two have one choice more than the run before.
 Scored by chrF on validation pairs of Tatoeba, on the same pairs typed in haste,
-on single words, and on short sentences of the European Parliament. Needs the
+on single words, and on short and long sentences of parliament. Needs the
 corpora tatoeba, europarl and everyday. Runs that are there are not repeated.
 Writes results/choices.json, with journals and translations, from which --check
 computes the scores again, if the corpora are there.
@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -72,9 +73,11 @@ def tests() -> dict[str, list[tuple[str, str]]]:
         "everyday": said,
         "in haste": [everyday.typed_alike(pair, True, True) for pair in said],
         "words": [*everyday.word_pairs(tatoeba["valid"])],
-        "parliament": [*everyday.short(spoken["valid"], everyday.WORDS)][
-            :PAIRS
-        ],
+    } | {
+        kind: [*islice(everyday.short(spoken["valid"], most, least), PAIRS)]
+        for kind, (_, least, most) in zip(
+            ("parliament", "long sentences"), everyday.PARLIAMENT, strict=True
+        )
     }
 
 

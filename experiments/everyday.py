@@ -34,6 +34,7 @@ LINES, SENTENCES = 8_000, 3  # of several sentences, and at most how many
 HASTE, TIMES = 0.15, 3
 LEAST, DICE = 5, 0.3  # how often words occur, and together
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+ENDS = (".", "!", "?")
 PHRASES = Path(__file__).with_name("phrases.tsv")
 WAYS = ((True, True), (True, False), (False, True))
 Pair = tuple[str, str]
@@ -69,12 +70,11 @@ def short(pairs: Iterable[Pair], most: int, least: int = 1) -> Iterator[Pair]:
 def lines(pairs: Iterable[Pair], most: int, seed: int) -> Iterator[Pair]:
     """Two or more whole sentences in a line, drawn at random."""
     draw = random.Random(seed)
-    whole = [p for p in pairs if all(side[-1:] in (*".!?",) for side in p)]
+    whole = [p for p in pairs if all(side.endswith(ENDS) for side in p)]
     draw.shuffle(whole)
-    while whole:
-        some = [
-            whole.pop() for _ in range(min(draw.randint(2, most), len(whole)))
-        ]
+    while len(whole) > 1:
+        count = min(draw.randint(2, most), len(whole))
+        some = [whole.pop() for _ in range(count)]
         yield tuple(" ".join(sides) for sides in zip(*some, strict=True))
 
 
