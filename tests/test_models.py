@@ -72,17 +72,26 @@ def test_a_card_says_what_was_measured(name):
 
 
 def test_the_demo():
-    """What the README promises."""
-    translator = Translator.load("tatoeba-de-en")
-    assert translator.translate("Ich liebe Bücher.") == "I love books."
+    """What the README promises, to the letter."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    ((name, german, english),) = re.findall(
+        r'translate --model (\S+) "(.+)"\n# (.+)\n', text
+    )
+    assert Translator.load(name).translate(german) == english
 
 
-def test_everyday_sentences():
-    """What anybody may try first, and what the chapters rely on."""
-    translator = Translator.load("tatoeba-de-en")
-    for german, english in (
-        ("Guten Morgen!", "Good morning!"),
-        ("Wo ist der Bahnhof?", "Where is the station?"),
+@pytest.mark.parametrize(
+    ("german", "english"),
+    [
+        ("Ich liebe Bücher.", "I love books."),
+        ("Guten Morgen!", "Good morning."),
+        ("guten morgen", "good morning"),
+        ("danke", "thanks"),
+        ("nein", "no"),
+        (
+            "Die Regierung hat ein neues Gesetz verabschiedet.",
+            "The government adopted a new law.",
+        ),
         (
             "Sie hat mir gestern einen langen Brief geschrieben.",
             "She wrote me a long letter yesterday.",
@@ -91,13 +100,18 @@ def test_everyday_sentences():
             "Der Mann, den du gesehen hast, ist mein Bruder.",
             "The man you saw is my brother.",
         ),
-    ):
-        assert translator.translate(german) == english
+        ("Ich weiß nicht. Wo ist Tom?", "I don't know. Where's Tom?"),
+    ],
+)
+def test_everyday_sentences(german, english):
+    """What anybody may try first, also typed in haste, or two in a line."""
+    assert Translator.load("tatoeba-de-en").translate(german) == english
 
 
-def test_weights_in_bytes_are_as_good_as_before():
+@EACH
+def test_weights_in_bytes_are_as_good_as_before(name):
     """Rounding to a byte a number costs less than 0.2 BLEU."""
-    stated = load_result("tatoeba-en-de")["rows"]
+    stated = load_result(name)["rows"]
     assert abs(stated["bleu"] - stated["bleu_before_rounding"]) < 0.2
 
 
