@@ -121,9 +121,16 @@ def test_weights_in_bytes_are_as_good_as_before(name):
         ("Good morning!", "Guten Morgen!"),
         ("Where is the station?", "Wo ist der Bahnhof?"),
         ("I love books.", "Ich liebe Bücher."),
+        ("good morning", "guten morgen"),
         ("thank you", "danke"),
+        ("yes", "ja"),
+        (
+            "The man you saw is my brother.",
+            "Der Mann, den du gesehen hast, ist mein Bruder.",
+        ),
+        ("I don't know. Where is Tom?", "Ich weiß es nicht. Wo ist Tom?"),
     ],
 )
 def test_everyday_sentences_into_german(english, german):
-    """What anybody may try first, also typed in haste."""
+    """What anybody may try first, also typed in haste, or two in a line."""
     assert Translator.load("tatoeba-en-de").translate(english) == german

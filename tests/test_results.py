@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import statistics
 from itertools import product
 
 import pytest
@@ -325,6 +326,23 @@ def test_averages_beat_single_checkpoints(seed):
         assert (one["averaged"], ten["averaged"]) == (1, 10)
         assert one["search"] == ten["search"]
         assert ten["tokenised_bleu"] > one["tokenised_bleu"]
+
+
+def test_the_readme_says_what_was_measured():
+    """Multi30k as published, and the pairs on which nothing was chosen."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    captions = [
+        row["tokenised_bleu"]
+        for row in MULTI30K["rows"]
+        if (row["averaged"], row["search"]) == (10, "as published")
+    ]
+    assert f"| {statistics.mean(captions):.2f} ± " in text
+    both = []
+    for name in ("tatoeba-de-en", "tatoeba-en-de"):
+        found = load_result(name)["rows"]
+        low, high = found["test_bleu_interval"]
+        both.append(f"{found['test_bleu']:.1f} ± {(high - low) / 2:.1f}")
+    assert f"| {', '.join(both)} |" in text
 
 
 def test_beam_and_penalty_on_the_validation_part():
