@@ -109,6 +109,18 @@ def test_citation_has_the_version_of_the_package():
     assert f"year = {{{cff['date-released'].year}}}" in bibtex
 
 
+@EACH_NOTEBOOK
+def test_what_is_drawn_is_shown(path):
+    """A table or chart is the last line of its cell, or nobody sees it."""
+    drawn = ("show_table", "heatmap", "line_chart", "Markdown")
+    for source in code_cells(path):
+        plain = re.sub(r"^(\s*)[%!].*", r"\1pass", source, flags=re.M)
+        *before, _ = ast.parse(plain).body or [None]
+        for statement in before:
+            if isinstance(statement, ast.Expr):
+                assert not ast.unparse(statement).startswith(drawn), source
+
+
 @pytest.mark.parametrize("page", ["README.md", "book/index.md"])
 def test_examples_run(page):
     """The examples of README and front page run; shapes are as they say."""
