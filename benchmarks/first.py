@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.report import write_result
+from benchmarks.report import megabytes, write_result
 
 MODEL, SENTENCE = "tatoeba-de-en", "Meine Schwester schlief, weil sie müde war."
 COMMANDS = {
@@ -37,8 +37,7 @@ def measure(command: Sequence[str]) -> tuple[float, float]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{command}: exit code {process.returncode}")
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return time.perf_counter() - begun, usage.ru_maxrss / unit
+    return time.perf_counter() - begun, megabytes(usage)
 
 
 def main() -> None:
@@ -54,8 +53,8 @@ def main() -> None:
                 found[name].append(run)
     rows = []
     for name, runs in found.items():
-        seconds, megabytes = map(statistics.median, zip(*runs, strict=True))
-        row = {"seconds": round(seconds, 2), "megabytes": round(megabytes)}
+        seconds, memory = map(statistics.median, zip(*runs, strict=True))
+        row = {"seconds": round(seconds, 2), "megabytes": round(memory)}
         rows.append({"what": name, **row})
     write_result("first-sentence", rows, ("torch",), seed=None, model=MODEL)
 

@@ -43,14 +43,15 @@ def machine() -> str:
     return ", ".join([*parts, f"{pages / 2**30:.0f} GiB"])
 
 
+def megabytes(usage: resource.struct_rusage) -> float:
+    """The most memory of what a usage is about; systems differ in the unit."""
+    return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
 def peak_megabytes() -> int:
     """The most memory that this process, or one that it started, has had."""
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    most = max(
-        resource.getrusage(who).ru_maxrss
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return round(most / unit)
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return round(max(megabytes(resource.getrusage(one)) for one in who))
 
 
 def peak_bytes(run: Callable[[], object]) -> int:

@@ -74,7 +74,7 @@ def tests() -> dict[str, list[tuple[str, str]]]:
         "in haste": [everyday.typed_alike(pair, True, True) for pair in said],
         "words": [*everyday.word_pairs(tatoeba["valid"])],
     } | {
-        kind: [*islice(everyday.short(spoken["valid"], most, least), PAIRS)]
+        kind: [*islice(everyday.of_length(spoken["valid"], most, least), PAIRS)]
         for kind, (_, least, most) in zip(
             ("parliament", "long sentences"), everyday.PARLIAMENT, strict=True
         )

@@ -60,7 +60,9 @@ def in_haste(pairs: Iterable[Pair], rate: float, seed: int) -> Iterator[Pair]:
             yield typed_alike(pair, *draw.choice(WAYS))
 
 
-def short(pairs: Iterable[Pair], most: int, least: int = 1) -> Iterator[Pair]:
+def of_length(
+    pairs: Iterable[Pair], most: int, least: int = 1
+) -> Iterator[Pair]:
     """Pairs whose longer side has so many words."""
     for pair in pairs:
         if least <= max(len(side.split()) for side in pair) <= most:
@@ -127,10 +129,10 @@ def mixture(seed: int = 0) -> dict[str, list[Pair]]:
     train = list(train)
     europarl = load_corpus("europarl", source="en", target="de")
     spoken = [
-        list(islice(short(europarl.splits["train"], most, least), count))
+        list(islice(of_length(europarl.splits["train"], most, least), count))
         for count, least, most in PARLIAMENT
     ]
-    phrases = [*read_pairs(PHRASES), *nameless(train), *short(train, 2)]
+    phrases = [*read_pairs(PHRASES), *nameless(train), *of_length(train, 2)]
     few = [*phrases, *word_pairs([*phrases, *train, *spoken[0]])]
     added = [
         *chain(*spoken),

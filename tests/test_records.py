@@ -145,6 +145,20 @@ def test_a_check_finds_what_was_changed(written):
     assert not any(line.startswith("test, lines") for line in wrong)
 
 
+def test_a_paired_test_has_a_sign():
+    """The first has more, the second has more, and neither."""
+    right = [f"the {n} dogs of the house sleep" for n in range(60)]
+    wrong = [f"the {n} dogs of a house slept" for n in range(60)]
+    for first, second, sign in (
+        (right, wrong, 1),
+        (wrong, right, -1),
+        (right, right, 0),
+    ):
+        found = records.paired_test(first, second, right)
+        assert sign * found["difference"] >= 10 * abs(sign)
+        assert found["p"] < 0.01 if sign else found["p"] == 1
+
+
 def test_what_is_there_is_not_made_again(tmp_path):
     """A file in a folder yet to come, read the second time."""
     made = []
