@@ -63,6 +63,13 @@ def test_words_that_belong_together():
     assert not list(everyday.word_pairs(loose))
 
 
+def test_the_longer_side_has_the_length():
+    """Both bounds are included."""
+    pairs = [("word " * n, "Wort") for n in range(1, 6)]
+    assert list(everyday.of_length(pairs, 4, 2)) == pairs[1:4]
+    assert list(everyday.of_length(pairs, 2)) == pairs[:2]
+
+
 def test_lines_of_several_sentences():
     """Whole ones, each once, side by side in both languages."""
     pairs = [(f"It is {n}.", f"Es ist {n}!") for n in range(100)]
